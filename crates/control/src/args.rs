@@ -3,8 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use weft_api::v1::Role;
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use weft_api::v1::{CGPUS_MAX, Role, check_address};
+use weft_sched::placement::AMOUNT_MAX;
 
 /// Hands GPUs out to VMs across a cloud.
 #[derive(Debug, Parser)]
@@ -92,7 +95,7 @@ pub(crate) struct DeploymentOptions {
     pub(crate) token_file: PathBuf,
     /// cGPUs of one VM, each number in turn.
     #[arg(long, value_delimiter = ',', default_value = "1,25,50,75",
-        value_parser = clap::value_parser!(u32).range(1..))]
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(CGPUS_MAX)))]
     pub(crate) cgpus: Vec<u32>,
     /// VMs with one cGPU each, each number in turn.
     #[arg(long, value_delimiter = ',', default_value = "15,30,45,60,75,90",
@@ -102,7 +105,8 @@ pub(crate) struct DeploymentOptions {
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=60_000))]
     pub(crate) pace_ms: u64,
     /// Memory of each cGPU, in MiB.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 100,
+        value_parser = clap::value_parser!(u64).range(1..=AMOUNT_MAX))]
     pub(crate) memory_mib: u64,
     /// Times that each number of cGPUs is measured.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
@@ -130,7 +134,8 @@ pub(crate) struct State {
 pub(crate) struct Database {
     /// Keep everything in this PostgreSQL database (postgres://USER@HOST/NAME) and not in a file;
     /// several replicas may share it.
-    #[arg(long, value_name = "URL", env = "WEFT_CONTROL_DATABASE", hide_env_values = true)]
+    #[arg(long, value_name = "URL", env = "WEFT_CONTROL_DATABASE", hide_env_values = true,
+        value_parser = database)]
     pub(crate) database: Option<String>,
     /// Reach the database over TLS, and take the word of these authorities (PEM) for who it is.
     #[arg(long, value_name = "FILE", env = "WEFT_CONTROL_DATABASE_CA", requires = "database")]
@@ -143,11 +148,12 @@ pub(crate) struct ReplicaOptions {
     pub(crate) database: Database,
     /// With a database: another replica takes over when this one has not been heard of for so many
     /// seconds.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(2..=300))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(2..=300),
+        requires = "database")]
     pub(crate) lease_s: u64,
     /// With a database: where this replica answers, as the others say to their clients; if absent,
     /// where it listens.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", requires = "database", value_parser = address)]
     pub(crate) advertise: Option<String>,
 }
 
@@ -212,7 +218,7 @@ pub(crate) struct ServiceOptions {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) workers: u16,
     /// Seconds between two looks for what should not be there; 0 for one at the start only.
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub(crate) sweep_s: u64,
     /// Keep the VMs of this host in plain processes even if namespaces are permitted.
     #[arg(long)]
@@ -232,13 +238,14 @@ pub(crate) struct ServiceOptions {
     #[arg(long, value_name = "FILE", requires = "vm_kernel")]
     pub(crate) vm_initrd: Option<PathBuf>,
     /// The program of QEMU.
-    #[arg(long, value_name = "FILE", default_value = "qemu-system-x86_64")]
+    #[arg(long, value_name = "FILE", default_value = "qemu-system-x86_64", requires = "vm_kernel")]
     pub(crate) vm_qemu: PathBuf,
     /// QEMU's accelerators, in the order in which they are tried.
-    #[arg(long, default_value = "kvm:tcg")]
+    #[arg(long, default_value = "kvm:tcg", requires = "vm_kernel")]
     pub(crate) vm_accel: String,
     /// Memory of a virtual machine, in MiB.
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(64..=1 << 20),
+        requires = "vm_kernel")]
     pub(crate) vm_ram: u64,
     /// `weft-guest` for VMs of this host with local cGPUs; the one beside this program if absent.
     #[arg(long)]
@@ -276,6 +283,96 @@ pub(crate) struct TokenOptions {
     /// The project; it is made without any quota if it is not there.
     #[arg(long)]
     pub(crate) project: Option<String>,
+}
+
+/// Options of `serve` that one kind of VMs has, with who makes those. Their values have defaults,
+/// so clap cannot say which of them mean nothing together.
+const OF_PROVISIONERS: [(&[&str], &[ProvisionerName]); 4] = [
+    (&["image", "flavor", "network", "image_libraries"], &[ProvisionerName::Openstack]),
+    (&["squeue"], &[ProvisionerName::Slurm]),
+    (
+        &[
+            "plain_processes",
+            "guest_user",
+            "endpoint",
+            "guest",
+            "libraries",
+            "vm_kernel",
+            "vm_initrd",
+            "vm_qemu",
+            "vm_accel",
+            "vm_ram",
+        ],
+        &[ProvisionerName::Local],
+    ),
+    // Jobs of Slurm connect to gateways themselves.
+    (
+        &["host_endpoint"],
+        &[ProvisionerName::Local, ProvisionerName::Openstack, ProvisionerName::Fake],
+    ),
+];
+
+impl Arguments {
+    /// Reads the command line. What cannot be, or means nothing, ends the process in words.
+    pub(crate) fn read() -> Self {
+        let matches = Self::command().get_matches();
+        let arguments = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        if let What::Serve(options) = &arguments.what
+            && let Some(given) = matches.subcommand_matches("serve")
+        {
+            let is_given = |id: &str| given.value_source(id) == Some(ValueSource::CommandLine);
+            if let Err((kind, words)) = options.check(is_given) {
+                Self::command().error(kind, words).exit();
+            }
+        }
+        arguments
+    }
+}
+
+impl ServeOptions {
+    /// Refuses what would be ignored.
+    fn check(&self, is_given: impl Fn(&str) -> bool) -> Result<(), (ErrorKind, String)> {
+        let name = |provisioner: ProvisionerName| {
+            let value = provisioner.to_possible_value();
+            value.map(|value| value.get_name().to_owned()).unwrap_or_default()
+        };
+        for (options, of) in OF_PROVISIONERS {
+            let is_read = of.contains(&self.provisioner);
+            if let Some(option) = options.iter().find(|option| !is_read && is_given(option)) {
+                let of: Vec<String> = of.iter().copied().map(name).collect();
+                let words = format!(
+                    "--{} means nothing to `--provisioner {}`: it is of {}",
+                    option.replace('_', "-"),
+                    name(self.provisioner),
+                    of.join(", ")
+                );
+                return Err((ErrorKind::ArgumentConflict, words));
+            }
+        }
+        let hosts = || self.host_endpoint.iter().map(|(host, _)| host);
+        let twice = hosts().enumerate().find(|(at, host)| hosts().take(*at).any(|h| h == *host));
+        match twice {
+            Some((_, host)) => {
+                let words =
+                    format!("--host-endpoint names the host `{host}` twice: say one socket");
+                Err((ErrorKind::ArgumentConflict, words))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn database(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("it is empty: say postgres://USER@HOST/NAME, or leave it out (and                     WEFT_CONTROL_DATABASE unset) to keep everything in a file"
+            .to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn address(text: &str) -> Result<String, String> {
+    check_address(text).map_err(|error| error.to_string())?;
+    Ok(text.trim_end_matches('/').to_owned())
 }
 
 fn placement(name: &str) -> Result<weft_sched::placement::PolicyId, String> {

@@ -6,14 +6,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Query, RawPathParams, Request};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 use weft_api::v1::{
-    Call, IDEMPOTENCY_HEADER, Kind, Method, Problem, VERSION, VERSION_HEADER, VERSION_MIN,
+    Call, IDEMPOTENCY_HEADER, Kind, Method, PAGE_MAX, Problem, VERSION, VERSION_HEADER, VERSION_MIN,
 };
 
 use crate::service::{Ask, Reply, Service};
@@ -34,7 +34,7 @@ const VERSION_NAME: HeaderName = HeaderName::from_static(VERSION_HEADER);
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
-    limit: Option<u32>,
+    limit: Option<String>,
     after: Option<String>,
     project: Option<String>,
 }
@@ -87,7 +87,7 @@ async fn answer(
         let seconds = HEARD_LIMIT.as_secs();
         Problem::new(Kind::Malformed, format!("the request was not there within {seconds} s"))
     };
-    let heard = tokio::time::timeout(HEARD_LIMIT, understood(path, request)).await;
+    let heard = tokio::time::timeout(HEARD_LIMIT, understood(call, path, request)).await;
     let ask = heard.map_err(late)??;
     let busy = |_| {
         Problem::new(Kind::Busy, format!("{AT_ONCE_MAX} requests are being answered"))
@@ -101,23 +101,31 @@ async fn answer(
     Ok(shown(call.status(), answered.map_err(ended)??))
 }
 
-async fn understood(path: &RawPathParams, request: Request) -> Result<Ask, Problem> {
+async fn understood(call: Call, path: &RawPathParams, request: Request) -> Result<Ask, Problem> {
     let (parts, body) = request.into_parts();
     spoken(&parts.headers)?;
     let malformed = |words: String| Problem::new(Kind::Malformed, words);
-    let asked = Query::<Asked>::try_from_uri(&parts.uri);
     let Query(Asked { limit, after, project }) =
-        asked.map_err(|error| malformed(error.body_text()))?;
-    let header = |name: &HeaderName| {
-        let value = parts.headers.get(name).map(HeaderValue::to_str).transpose();
-        value.map_err(|_| malformed(format!("the header {name} is not plain text")))
+        Query::<Asked>::try_from_uri(&parts.uri).map_err(|error| {
+            let why = error.body_text();
+            let why = why.rsplit("query string: ").next().unwrap_or_default();
+            malformed(format!("what is behind the question mark is not understood: {why}"))
+        })?;
+    let number = |text: String| {
+        let wrong = |_| malformed(format!("limit={text}: a page has 1 to {PAGE_MAX} items"));
+        text.parse::<u32>().map_err(wrong)
     };
+    let limit = limit.map(number).transpose()?;
+    let header = |name: &HeaderName| one(&parts.headers, name);
     let is_bearer = |(scheme, _): &(&str, &str)| scheme.eq_ignore_ascii_case("bearer");
     let credentials = header(&AUTHORIZATION)?.and_then(|value| value.split_once(' '));
     let bearer = credentials.filter(is_bearer).map(|(_, token)| token.trim_start());
     // As OpenStack's clients show theirs.
     let token = bearer.or(header(&HeaderName::from_static("x-auth-token"))?);
     let key = header(&HeaderName::from_static(IDEMPOTENCY_HEADER))?;
+    if !call.body().is_empty() {
+        readable(&parts.headers)?;
+    }
     let large =
         |_| Problem::new(Kind::TooLarge, format!("a body has up to {BODY_BYTES_MAX} bytes"));
     Ok(Ask {
@@ -131,12 +139,54 @@ async fn understood(path: &RawPathParams, request: Request) -> Result<Ask, Probl
     })
 }
 
+/// What a header says that is there once: of two, another one might be read behind a proxy.
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Problem> {
+    let malformed = |words: String| Problem::new(Kind::Malformed, words);
+    let mut all = headers.get_all(name).iter();
+    let Some(value) = all.next() else { return Ok(None) };
+    if all.next().is_some() {
+        return Err(malformed(format!("the header {name} is there twice")));
+    }
+    let text = value.to_str();
+    text.map(Some).map_err(|_| malformed(format!("the header {name} is not plain text")))
+}
+
+/// Whether a body is JSON as it is read here. What says nothing is taken for it, and what says that
+/// it is a form too: that is what `curl -d` says of everything.
+fn readable(headers: &HeaderMap) -> Result<(), Problem> {
+    let unread = |words: String| {
+        let hint = "send JSON in UTF-8, as it is: `Content-Type: application/json`";
+        Problem::new(Kind::MediaType, words).hint(hint)
+    };
+    if let Some(coding) = one(headers, &CONTENT_ENCODING)?
+        && !coding.trim().eq_ignore_ascii_case("identity")
+    {
+        return Err(unread(format!("a body in `{coding}` is not read here")));
+    }
+    let Some(kind) = one(headers, &CONTENT_TYPE)? else { return Ok(()) };
+    let mut parts = kind.split(';').map(|part| part.trim().to_ascii_lowercase());
+    let name = parts.next().unwrap_or_default();
+    let is_json = ["application/json", "application/x-www-form-urlencoded"].contains(&&*name);
+    let is_utf8 = |part: String| match part.split_once('=') {
+        Some(("charset", set)) => ["utf-8", "us-ascii"].contains(&set.trim_matches('"')),
+        Some(_) | None => true,
+    };
+    if is_json && parts.all(is_utf8) {
+        return Ok(());
+    }
+    Err(unread(format!("a body of `{kind}` is not read here")))
+}
+
 /// Whether the version that is asked for is spoken here.
 fn spoken(headers: &HeaderMap) -> Result<(), Problem> {
-    let Some(asked) = headers.get(VERSION_NAME) else { return Ok(()) };
+    let Some(asked) = one(headers, &VERSION_NAME)? else { return Ok(()) };
+    if asked.trim().is_empty() {
+        let words = format!("the header {VERSION_HEADER} is empty");
+        return Err(Problem::new(Kind::Malformed, words).hint("leave it out, or say a version"));
+    }
     let number = |text: &str| text.parse::<u32>().ok();
     let pair = |text: &str| text.split_once('.').and_then(|(a, b)| Some((number(a)?, number(b)?)));
-    let found = asked.to_str().ok().and_then(pair);
+    let found = pair(asked);
     if found.is_some_and(|found| (VERSION_MIN..=VERSION).contains(&found)) {
         return Ok(());
     }

@@ -9,9 +9,8 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use clap::Parser;
-use weft_api::v1::Client;
+use anyhow::{Context, Result};
+use weft_api::v1::{Client, read_token};
 use weft_control::bench;
 use weft_control::deployment::{self, Plan};
 use weft_control::provision::local::{guest, region, relay};
@@ -21,7 +20,7 @@ use crate::args::{Arguments, DeploymentOptions, What};
 fn main() -> ExitCode {
     // What somebody left open is not for VMs. It must not be there at all before Linux 5.11.
     let _ = weft_ring::peer::close_rest_on_exec();
-    let done = match Arguments::parse().what {
+    let done = match Arguments::read().what {
         What::Serve(options) => serve::serve(&options),
         What::Local(options) => local::local(&options),
         What::Token(options) => serve::token(&options),
@@ -47,11 +46,7 @@ fn main() -> ExitCode {
 
 /// `weft-control deployment`
 fn measure_deployment(options: &DeploymentOptions) -> Result<()> {
-    let path = &options.token_file;
-    let token = std::fs::read_to_string(path);
-    let token = token.with_context(|| format!("cannot read {}", path.display()))?;
-    ensure!(!token.trim().is_empty(), "there is no token in {}", path.display());
-    let client = Client::new(&options.url, token.trim())?;
+    let client = Client::new(&options.url, &read_token(&options.token_file)?)?;
     let plan = Plan {
         cgpus: options.cgpus.clone(),
         vms: options.vms.iter().copied().map(usize::from).collect(),

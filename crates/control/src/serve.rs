@@ -105,7 +105,8 @@ impl State {
     pub(crate) fn store(folder: &Path) -> Result<Arc<dyn Store>> {
         let path = folder.join("control.db");
         // Secrets of grants are in it, and in what lies beside it.
-        let file = File::options().create(true).append(true).open(&path)?;
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
         let store = Sqlite::open(&path).with_context(|| format!("in {}", path.display()))?;
         Ok(Arc::new(store))
@@ -203,7 +204,8 @@ fn ensure_own(folder: &Path, plane: &str) -> Result<()> {
 
 fn locked(folder: &Path, operation: FlockOperation) -> Result<File> {
     let path = folder.join("control.lock");
-    let file = File::options().create(true).append(true).open(&path)?;
+    let file = File::options().create(true).append(true).open(&path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
     // Whoever can open it can hold it.
     file.set_permissions(fs::Permissions::from_mode(0o600))?;
     let deadline = Instant::now() + LOCK_LIMIT;
@@ -249,6 +251,12 @@ pub(crate) fn local_vms(
         GUEST_USERS.start(),
         GUEST_USERS.end()
     );
+    // VMs are made later, and only those that need it would tell that it is not there.
+    let given = [("--guest", &options.guest), ("--endpoint", &options.endpoint)];
+    for (option, path) in given {
+        let Some(path) = path else { continue };
+        ensure!(path.is_file(), "{option} {}: there is no such program", path.display());
+    }
     let image = image(options)?;
     let isolation = if image.is_some() {
         Isolation::Machines

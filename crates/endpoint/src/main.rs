@@ -3,7 +3,7 @@
 //! node daemon start it.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -30,6 +30,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// A gateway takes a connection within this time, or is not there yet.
 const REACH_LIMIT: Duration = Duration::from_secs(2);
+
+/// The longest file with grants: one for each of 4,096 cGPUs fits many times.
+const GRANTS_BYTES_MAX: u64 = 8 << 20;
 
 /// How often to look for one that is not there yet.
 const REACH_PAUSE: Duration = Duration::from_millis(200);
@@ -198,13 +201,7 @@ fn answer(line: &str) -> Result<()> {
 }
 
 fn connect(options: &ConnectOptions) -> Result<()> {
-    let mut text = String::new();
-    if options.token_file == Path::new("-") {
-        std::io::stdin().read_to_string(&mut text)?;
-    } else {
-        text = fs::read_to_string(&options.token_file)
-            .with_context(|| format!("cannot read {}", options.token_file.display()))?;
-    }
+    let text = read_grants(&options.token_file)?;
     let grants: Vec<String> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
     let near = Arc::new(Near::new(&options.remote, &grants)?);
@@ -219,6 +216,22 @@ fn connect(options: &ConnectOptions) -> Result<()> {
         // Whoever waits for it has gone if it cannot be told.
         let _ = answer("ready");
     })
+}
+
+/// The text of a file with grants, or of standard input.
+fn read_grants(path: &Path) -> Result<String> {
+    let mut text = String::new();
+    let mut read = |from: &mut dyn Read| from.take(GRANTS_BYTES_MAX + 1).read_to_string(&mut text);
+    let read = match path == Path::new("-") {
+        true => read(&mut std::io::stdin()),
+        false => fs::File::open(path).and_then(|mut file| read(&mut file)),
+    };
+    read.with_context(|| format!("cannot read {}", path.display()))?;
+    if text.len() as u64 > GRANTS_BYTES_MAX {
+        let most = GRANTS_BYTES_MAX >> 20;
+        bail!("--token-file {}: files with grants have up to {most} MiB", path.display());
+    }
+    Ok(text)
 }
 
 /// Returns when a connection is taken there.
@@ -294,6 +307,11 @@ fn host(options: HostOptions) -> Result<()> {
 }
 
 fn bench_host(programs: Option<&Path>, json: bool) -> Result<()> {
+    // Not after a minute of windows.
+    if let Some(relay) = programs.map(|folder| folder.join("relay")).filter(|path| !path.is_file())
+    {
+        bail!("--programs: {} is missing: compile tests/programs there", relay.display());
+    }
     let folder = std::env::temp_dir().join(format!("weft-bench-{}", std::process::id()));
     fs::create_dir_all(folder.join("again"))?;
     let found = host::bench::run(&folder, programs);

@@ -96,3 +96,22 @@ fn a_second_gateway_at_a_port_is_refused_and_a_killed_ones_port_is_free_at_once(
     again.kill().unwrap();
     again.wait().unwrap();
 }
+
+#[test]
+fn what_is_no_file_of_grants_is_refused_and_a_benchmark_without_its_program() {
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft-endpoint"));
+        let output = command.args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let connect = ["connect", "--remote", "127.0.0.1:1", "--socket", "/nonexistent/s"];
+    for (file, words) in [
+        ("/dev/zero", "--token-file /dev/zero: files with grants have up to 8 MiB"),
+        ("/nonexistent", "cannot read /nonexistent"),
+    ] {
+        let (code, text) = run(&[&connect[..], &["--token-file", file]].concat());
+        assert!(code == Some(1) && text.contains(words), "{text}");
+    }
+    let (code, text) = run(&["bench-host", "--programs", "/nonexistent"]);
+    assert!(code == Some(1) && text.contains("/nonexistent/relay is missing"), "{text}");
+}

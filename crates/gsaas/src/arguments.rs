@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap_complete::Shell;
-use weft_api::v1::{DEFAULT_ADDRESS, Locality, Mode, NewInstance, USER_DATA_BYTES_MAX, check_name};
+use weft_api::v1::{
+    CGPUS_MAX, DEFAULT_ADDRESS, Locality, Mode, NewInstance, USER_DATA_BYTES_MAX, WEIGHTS,
+    check_key, check_name, read_token,
+};
 
 /// A lease of replicas is 10 s long, and whoever takes it over has begun within as many.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -182,7 +185,45 @@ fn completion(shell: Shell) -> String {
     }
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "gsaas", &mut script);
-    String::from_utf8_lossy(&script).into_owned()
+    with_one_dash(shell, &String::from_utf8_lossy(&script))
+}
+
+/// What bash takes for three words, `-mode=shared`, as two.
+const BASH_SIGN: &str = r#"    prev="$3"
+    if [[ "${COMP_WORDS[COMP_CWORD]}" == "=" ]]; then
+        cur=""
+        prev="${COMP_WORDS[COMP_CWORD-1]}"
+    elif [[ "${prev}" == "=" ]]; then
+        prev="${COMP_WORDS[COMP_CWORD-2]}"
+    fi
+"#;
+
+/// The script for options as they are documented: clap knows names of several letters behind two
+/// dashes only.
+fn with_one_dash(shell: Shell, script: &str) -> String {
+    let mut parts = script.split("--");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(part.len());
+        let (name, rest) = part.split_at(end);
+        let dashed = if OPTIONS.iter().all(|entry| entry.0 != name) {
+            format!("--{name}")
+        } else if shell != Shell::Bash {
+            format!("-{name}")
+        } else if rest.starts_with(')') {
+            format!("-{name}|--{name}")
+        } else {
+            format!("-{name} --{name}")
+        };
+        text.push_str(&dashed);
+        text.push_str(rest);
+    }
+    text.replace("    prev=\"$3\"\n", BASH_SIGN)
+        // To zsh, no letters that stand for options together.
+        .replace("(-s -S -C)", "(-S -C)")
+        .replace("(-s -C)", "(-C)")
+        // To fish.
+        .replace("complete -c gsaas -l ", "complete -c gsaas -o ")
 }
 
 impl Command {
@@ -222,11 +263,14 @@ impl Arguments {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let mut given = Given::parse(&words)?;
         let command = given.command()?;
+        let url = given.take("url").or_else(|| variable("GSAAS_URL"));
+        let url = url.unwrap_or_else(|| format!("http://{DEFAULT_ADDRESS}"));
+        // A variable may be set for others; who says it here relies on it.
+        if given.take("ca").is_some() && !url.trim_start().starts_with("https://") {
+            return Err(format!("-ca means nothing to {url}: say -url=https://HOST:PORT"));
+        }
         let arguments = Self {
-            url: given
-                .take("url")
-                .or_else(|| variable("GSAAS_URL"))
-                .unwrap_or_else(|| format!("http://{DEFAULT_ADDRESS}")),
+            url,
             authorities: given.take("ca").or_else(|| variable("GSAAS_CA")).map(PathBuf::from),
             token: variable("GSAAS_TOKEN"),
             token_file: given
@@ -240,7 +284,7 @@ impl Arguments {
                 Some(seconds) => Duration::from_secs(number(&seconds, "patience")?.into()),
                 None => PATIENCE,
             },
-            key: given.take("key"),
+            key: given.key()?,
             command: given.complete(command)?,
         };
         given.check_used(command)?;
@@ -253,9 +297,7 @@ impl Arguments {
     /// If there is none.
     pub(crate) fn token(&self) -> Result<String> {
         if let Some(path) = &self.token_file {
-            let text = fs::read_to_string(path);
-            let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-            return Ok(text.trim().to_owned());
+            return Ok(read_token(path)?);
         }
         self.token.clone().context(
             "there is no token: put one into a file that only you can read, and name it with \
@@ -279,12 +321,16 @@ impl Given {
             };
             let entry = OPTIONS.iter().find(|entry| entry.0 == name);
             let entry = entry.ok_or_else(|| format!("there is no option -{name}{}", near(name)))?;
-            // As printed in the paper: `-ncgpus = 2`.
-            if value.is_none() && words.get(at).is_some_and(|word| word == "=") {
+            // As printed in the paper: `-ncgpus = 2`. As shells complete it: `-ncgpus 2`.
+            if value.is_none()
+                && let Some(rest) = words.get(at).and_then(|word| word.strip_prefix('='))
+            {
                 at += 1;
-                value = Some(words.get(at).cloned().unwrap_or_default());
-                at += 1;
-            } else if value.as_deref() == Some("") {
+                value = Some(rest.to_owned());
+            } else if value.is_none() && !entry.1.is_empty() {
+                value = Some(String::new());
+            }
+            if value.as_deref() == Some("") {
                 value = words.get(at).filter(|word| !word.starts_with('-')).cloned();
                 at += usize::from(value.is_some());
             }
@@ -371,10 +417,19 @@ impl Given {
         Ok(id)
     }
 
+    fn key(&mut self) -> Result<Option<String>, String> {
+        let key = self.take("key");
+        key.as_deref().map_or(Ok(()), check_key).map_err(|error| format!("-key: {error}"))?;
+        Ok(key)
+    }
+
     fn launch(&mut self) -> Result<NewInstance, String> {
         let cgpus = number(&self.required("ncgpus", "l")?, "ncgpus")?;
         if cgpus == 0 {
             return Err("-ncgpus=0: a VM without cGPUs is none of this command's".to_owned());
+        }
+        if cgpus > CGPUS_MAX {
+            return Err(format!("-ncgpus={cgpus}: a VM has 1 to {CGPUS_MAX} cGPUs"));
         }
         let optional =
             |value: Option<String>, name| value.map(|value| number(&value, name)).transpose();
@@ -412,6 +467,14 @@ impl Given {
                 check_name(name).map_err(|error| format!("-{option}: {error}"))?;
             }
         }
+        let weight = optional(self.take("weight"), "weight")?;
+        weight.map_or(Ok(()), |weight| check_weight(weight, mode))?;
+        let sla_us = optional(self.take("sla"), "sla")?.map(u64::from);
+        if sla_us == Some(0) {
+            return Err(
+                "-sla=0: nothing is done within no time; without -sla there is none".to_owned()
+            );
+        }
         let user_data = self.take("userdata").map(|path| user_data(&path));
         Ok(NewInstance {
             name,
@@ -420,11 +483,24 @@ impl Given {
             memory_mib: memory_mib.map(u64::from),
             mode,
             locality,
-            weight: optional(self.take("weight"), "weight")?,
-            sla_us: optional(self.take("sla"), "sla")?.map(u64::from),
+            weight,
+            sla_us,
             user_data: user_data.transpose()?,
         })
     }
+}
+
+fn check_weight(weight: u32, mode: Option<Mode>) -> Result<(), String> {
+    let (least, most) = (WEIGHTS.start(), WEIGHTS.end());
+    if !WEIGHTS.contains(&weight) {
+        return Err(format!("-weight={weight}: weights are {least} to {most}"));
+    }
+    if mode != Some(Mode::Shared) {
+        let words = "-weight is of shared cGPUs, and these have their GPUs alone: say \
+                     -mode=shared, or leave it out";
+        return Err(words.to_owned());
+    }
+    Ok(())
 }
 
 /// A script, of which no more is read than a VM may be given.
@@ -527,9 +603,33 @@ mod tests {
             ("-list -raw", "means nothing to -list"),
             ("-completion=tcsh", "powershell"),
             ("-l -ncgpus=1 -userdata=/nowhere/at/all", "cannot read"),
+            ("-l -ncgpus =", "-ncgpus=N"),
+            ("-l -ncgpus -mode=shared", "-ncgpus=N"),
+            ("-l -ncgpus=4097", "1 to 4096"),
+            ("-l -ncgpus=1 -poolmem=1 -mode=shared -weight=0", "1 to 10000"),
+            ("-l -ncgpus=1 -poolmem=1 -mode=shared -weight=10001", "1 to 10000"),
+            ("-l -ncgpus=1 -weight=5", "say -mode=shared"),
+            ("-l -ncgpus=1 -locality=Xlocal -weight=5", "say -mode=shared"),
+            ("-l -ncgpus=1 -sla=0", "without -sla"),
+            ("-l -ncgpus=1 -key=\u{43a}\u{43b}\u{44e}\u{447}", "-key: an idempotency key"),
+            ("-list -ca=/nonexistent -url=http://a", "-ca means nothing to http://a"),
+            ("-list -ca=/nonexistent -url=a", "https://HOST:PORT"),
         ] {
             let error = read(line).unwrap_err();
             assert!(error.contains(words), "`{line}` says: {error}");
+        }
+    }
+
+    /// Shells complete a name and a value as two words.
+    #[test]
+    fn a_value_may_be_a_word_of_its_own() {
+        for line in [
+            "-l -ncgpus 2 -poolmem 1 -mode shared",
+            "--l --ncgpus=2 --poolmem=1 --mode shared",
+            "-l -ncgpus =2 -poolmem =1 -mode =shared",
+            "-l -ncgpus= 2 -poolmem= 1 -mode= shared",
+        ] {
+            assert_eq!(launch(line), (2, Some(1), Some(Mode::Shared), None), "{line}");
         }
     }
 
@@ -538,7 +638,7 @@ mod tests {
         let (help, script) = (help(), completion(Shell::Bash));
         for Entry(name, ..) in OPTIONS {
             assert!(help.contains(&format!("-{name}")), "{name}");
-            assert!(script.contains(&format!("--{name}")), "{name}");
+            assert!(script.contains(&format!("-{name} --{name}")), "{name}");
         }
     }
 }

@@ -10,7 +10,7 @@ mod show;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use weft_api::v1::{Client, ClientError, Kind};
+use weft_api::v1::{BadTokenFile, Client, ClientError, Kind};
 
 use crate::arguments::Arguments;
 
@@ -88,7 +88,14 @@ fn failed(error: &anyhow::Error) -> ExitCode {
             );
             ExitCode::from(code::UNREACHABLE)
         }
-        Some(ClientError::Address(_) | ClientError::Authorities(_)) => ExitCode::from(code::USAGE),
-        Some(ClientError::Strange { .. }) | None => ExitCode::from(code::FAILED),
+        Some(
+            ClientError::Address(_)
+            | ClientError::Token
+            | ClientError::Key(_)
+            | ClientError::Authorities(_),
+        ) => ExitCode::from(code::USAGE),
+        Some(ClientError::Strange { .. }) => ExitCode::from(code::FAILED),
+        None if error.is::<BadTokenFile>() => ExitCode::from(code::USAGE),
+        None => ExitCode::from(code::FAILED),
     }
 }

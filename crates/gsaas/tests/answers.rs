@@ -118,6 +118,67 @@ fn a_vm_that_was_accepted_is_waited_for_over_an_answer_that_is_lost() {
 }
 
 #[test]
+fn what_was_never_sent_is_not_said_to_be_unknown() {
+    let nowhere = "http://nonexistent.invalid:7610";
+    let (output, said) = gsaas(nowhere, &LAUNCH);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("no control plane answers at http://nonexistent.invalid"), "{said}");
+    assert!(!said.contains("not known whether"), "{said}");
+}
+
+/// Exit code 2, and words that name what is wrong; nobody is asked.
+#[test]
+fn what_cannot_be_sent_is_told_as_what_it_is() {
+    let folder = std::env::temp_dir().join(format!("weft-gsaas-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let lines = folder.join("token");
+    std::fs::write(&lines, "one\ntwo\n").unwrap();
+    let file = format!("-tokenfile={}", lines.display());
+    for (url, options, words) in [
+        ("http://a", vec!["-list", &file], lines.to_str().unwrap()),
+        ("http://a", vec!["-list", "-tokenfile=/dev/zero"], "what is in /dev/zero is no token"),
+        ("http://a", [&LAUNCH[..], &["-key=a\r\nX: y"]].concat(), "-key: an idempotency key"),
+        ("http://a", [&LAUNCH[..], &["-key=a b"]].concat(), "-key: an idempotency key"),
+        ("http://127.0.0.1:99999", vec!["-list"], "is no address of a control plane"),
+        ("http://127.0.0.1:1?x=y", vec!["-list"], "is no address of a control plane"),
+    ] {
+        let (output, said) = gsaas(url, &options);
+        assert!(output.status.code() == Some(2) && said.contains(words), "{options:?}: {said}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// What bash offers for the last of these words.
+fn offered(words: &[&str]) -> String {
+    let last = words.len() - 1;
+    let script = format!(
+        "source <({:?} -completion=bash); COMP_WORDS=({}); COMP_CWORD={last}; \
+         _gsaas gsaas '{}' '{}'; echo \"${{COMPREPLY[*]}}\"",
+        env!("CARGO_BIN_EXE_gsaas"),
+        words.join(" "),
+        words[last],
+        words[last - 1],
+    );
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[test]
+fn bash_completes_options_as_they_are_documented() {
+    for (words, expected) in [
+        (&["gsaas", "-nc"][..], "-ncgpus"),
+        (&["gsaas", "--nc"], "--ncgpus"),
+        (&["gsaas", "-l", "-mode", "sh"], "shared"),
+        (&["gsaas", "-l", "--mode", "sh"], "shared"),
+        (&["gsaas", "-l", "-mode", "=", "sh"], "shared"),
+        (&["gsaas", "-l", "-mode", "="], "exclusive shared"),
+        (&["gsaas", "-l", "-locality", "X"], "Xlocal"),
+    ] {
+        assert_eq!(offered(words), expected, "{words:?}");
+    }
+}
+
+#[test]
 fn of_several_replicas_one_that_does_it_is_found() {
     let gone = {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

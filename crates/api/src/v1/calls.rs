@@ -17,6 +17,20 @@ pub enum Method {
     Delete,
 }
 
+impl Method {
+    /// Its name in a request.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
 /// What may stand behind the question mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Query {

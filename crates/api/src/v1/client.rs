@@ -1,6 +1,6 @@
 //! The blocking client.
 
-use std::io::{ErrorKind, Read as _};
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use ureq::Agent;
 use ureq::http::{Request, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, Timeout};
 
+use super::names::{BadKey, check_key, is_word};
 use super::problem::{Kind, Problem};
+use super::reach::{agent, was_sent, why};
 use super::resources::{
     Attachment, AuditEntry, Cgpu, CreatedToken, Gpu, GpuChange, Instance, NewInstance, NewNode,
     NewToken, Node, Operation, Page, Project, ProjectChange, Token, UsageRecord,
@@ -73,6 +75,15 @@ pub enum ClientError {
     /// The address cannot be one.
     #[error("`{0}` is no address of a control plane: write http://HOST:PORT or https://HOST:PORT")]
     Address(String),
+    /// The token cannot be sent.
+    #[error(
+        "the token is none: a token is one word of letters, digits and signs; was more copied into \
+         its file than the token?"
+    )]
+    Token,
+    /// The key of a creation cannot be sent.
+    #[error("{0}")]
+    Key(BadKey),
     /// Whose word is to be taken for who answers is not known.
     #[error("{0}")]
     Authorities(String),
@@ -111,7 +122,7 @@ impl Client {
     /// authorities are trusted that the system trusts.
     ///
     /// # Errors
-    /// [`ClientError::Address`], [`ClientError::Authorities`].
+    /// [`ClientError::Address`], [`ClientError::Token`], [`ClientError::Authorities`].
     pub fn new(address: &str, token: &str) -> Result<Self, ClientError> {
         Self::with_authorities(address, token, None)
     }
@@ -126,6 +137,10 @@ impl Client {
         authorities: Option<&Path>,
     ) -> Result<Self, ClientError> {
         let bases: Vec<String> = address.split(',').map(base).collect::<Result<_, _>>()?;
+        // Without one, what anybody may ask is asked.
+        if !token.is_empty() && !is_word(token) {
+            return Err(ClientError::Token);
+        }
         let is_secure = bases[0].starts_with("https://");
         // The token is shown to all of them.
         if bases.iter().any(|base| base.starts_with("https://") != is_secure) {
@@ -143,7 +158,7 @@ impl Client {
             config = config.tls_config(tls(&trusted(authorities)?));
         }
         Ok(Self {
-            agent: config.build().new_agent(),
+            agent: agent(config.build()),
             bases,
             answered: Arc::default(),
             minor: Arc::new(AtomicU32::new(VERSION.1)),
@@ -180,6 +195,8 @@ impl Client {
                 | ClientError::Unanswered { .. }
                 | ClientError::Refused(_)
                 | ClientError::Address(_)
+                | ClientError::Token
+                | ClientError::Key(_)
                 | ClientError::Authorities(_)
                 | ClientError::Strange { .. } => return answered,
             };
@@ -265,7 +282,7 @@ impl Client {
             self.agent.run(request.body(()).map_err(bad)?)
         };
         let mut response = response.map_err(|error| {
-            let (base, why) = (base.to_owned(), error.to_string());
+            let (base, why) = (base.to_owned(), why(&error));
             match was_sent(&error) {
                 false => ClientError::Unreachable { base, why },
                 true => ClientError::Unanswered { base, why },
@@ -309,6 +326,7 @@ impl Client {
         key: Option<&str>,
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
+        key.map_or(Ok(()), check_key).map_err(ClientError::Key)?;
         let body = serde_json::to_vec(body).map_err(|error| self.strange(error.to_string()))?;
         self.read(&self.send(&Asked { method, path, key, body: Some(&body) })?)
     }
@@ -360,9 +378,11 @@ impl Asked<'_> {
             ClientError::Unreachable { .. } => true,
             ClientError::Unanswered { .. } => self.may_be_repeated(),
             ClientError::Refused(problem) => is_passing(problem),
-            ClientError::Address(_) | ClientError::Authorities(_) | ClientError::Strange { .. } => {
-                false
-            }
+            ClientError::Address(_)
+            | ClientError::Token
+            | ClientError::Key(_)
+            | ClientError::Authorities(_)
+            | ClientError::Strange { .. } => false,
         }
     }
 }
@@ -372,36 +392,16 @@ fn is_passing(problem: &Problem) -> bool {
     matches!(problem.kind, Kind::NotLeader | Kind::StoreAway | Kind::Busy)
 }
 
-/// Whether a request may have come to somebody whose answer did not come.
-fn was_sent(error: &ureq::Error) -> bool {
-    if let ureq::Error::Io(error) = error {
-        let is_refused = matches!(
-            error.kind(),
-            ErrorKind::ConnectionRefused
-                | ErrorKind::HostUnreachable
-                | ErrorKind::NetworkUnreachable
-                | ErrorKind::AddrNotAvailable
-        );
-        // These end a greeting, before anything is said.
-        let is_unsafe =
-            error.get_ref().and_then(|inner| inner.downcast_ref()).is_some_and(|inner| {
-                matches!(
-                    inner,
-                    rustls::Error::InvalidCertificate(_)
-                        | rustls::Error::PeerIncompatible(_)
-                        | rustls::Error::InvalidMessage(_)
-                )
-            });
-        return !is_refused && !is_unsafe;
+/// Whether a text is the address of one control plane, written out: `http://HOST:PORT` or
+/// `https://HOST:PORT`.
+///
+/// # Errors
+/// [`ClientError::Address`].
+pub fn check_address(text: &str) -> Result<(), ClientError> {
+    if !text.contains("://") {
+        return Err(ClientError::Address(text.to_owned()));
     }
-    !matches!(
-        error,
-        ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect)
-            | ureq::Error::HostNotFound
-            | ureq::Error::ConnectionFailed
-            | ureq::Error::Tls(_)
-            | ureq::Error::Rustls(_)
-    )
+    base(text).map(drop)
 }
 
 /// The address of a control plane as calls begin with it.
@@ -412,10 +412,19 @@ fn base(address: &str) -> Result<String, ClientError> {
     } else {
         format!("http://{address}")
     };
-    let uri: Uri = base.parse().map_err(|_| ClientError::Address(address.to_owned()))?;
+    let wrong = || ClientError::Address(address.to_owned());
+    let uri: Uri = base.parse().map_err(|_| wrong())?;
     let is_known = matches!(uri.scheme_str(), Some("http" | "https"));
-    if !is_known || uri.path() != "/" || uri.host().is_none_or(str::is_empty) {
-        return Err(ClientError::Address(address.to_owned()));
+    // What is no number of a port is none to `Uri` either, and the scheme's would be taken.
+    let has_port = uri.authority().is_some_and(|authority| {
+        let text = authority.as_str();
+        let behind_ipv6 = text.rsplit_once(']').map_or(text, |(_, rest)| rest);
+        let port = behind_ipv6.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+        port.is_none_or(|port| port.is_ok_and(|port| port > 0))
+    });
+    let is_bare = uri.path() == "/" && uri.query().is_none() && !base.contains('#');
+    if !is_known || !has_port || !is_bare || uri.host().is_none_or(str::is_empty) {
+        return Err(wrong());
     }
     Ok(base)
 }
@@ -604,10 +613,67 @@ mod tests {
             "https://a/b",
             "a,",
             "https://a,http://b",
+            "http://a:99999",
+            "http://a:0",
+            "http://a:",
+            "http://[::1]:x",
+            "http://a?x=y",
+            "http://a:1?x=y",
+            "http://a#b",
         ] {
             let error = Client::new(address, "").unwrap_err().to_string();
             assert!(error.contains("http://HOST:PORT"), "{address}: {error}");
         }
+    }
+
+    #[test]
+    fn what_no_header_can_have_is_told_as_what_it_is() {
+        for token in ["a\nb", "a b", "\u{2026}", "a\r\nX: y"] {
+            let error = Client::new("a", token).unwrap_err();
+            assert!(matches!(error, ClientError::Token), "{token:?}: {error}");
+            assert!(!error.to_string().contains(token), "it is a secret: {error}");
+        }
+        let client = Client::new("127.0.0.1:1", "t").unwrap();
+        let token =
+            NewToken { name: "a".to_owned(), project: None, role: super::super::Role::Admin };
+        for key in ["", "a b", "a\r\nX: y", "\u{43a}"] {
+            let made: Result<Token, _> = client.put("POST", "/v1/tokens", Some(key), &token);
+            let error = made.unwrap_err();
+            assert!(matches!(error, ClientError::Key(_)), "{key:?}: {error}");
+        }
+    }
+
+    /// A name under `.invalid` is nobody's (RFC 6761), whether there is a network or not.
+    #[test]
+    fn who_is_not_found_was_sent_nothing() {
+        let client = Client::new("http://nonexistent.invalid:7610", "t").unwrap();
+        let error = client.ready().unwrap_err();
+        assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
+    }
+
+    #[test]
+    fn who_speaks_no_tls_is_said_to_speak_none() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = thread::spawn(move || {
+            use std::io::Write as _;
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+            // The client ends it.
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let roots = RootCerts::new_with_certs(&[]);
+        let tls = TlsConfig::builder().root_certs(roots);
+        let tls = tls.unversioned_rustls_crypto_provider(provider).build();
+        let config = Agent::config_builder().tls_config(tls).build();
+        let plain = Client::new(&address.to_string(), "t").unwrap();
+        let bases = vec![format!("https://{address}")];
+        let client = Client { agent: agent(config), bases, ..plain };
+        let error = client.ready().unwrap_err();
+        server.join().unwrap();
+        assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
+        assert!(error.to_string().contains("does not speak TLS"), "{error}");
     }
 
     #[test]

@@ -11,12 +11,16 @@ mod names;
 #[cfg(feature = "openapi")]
 mod openapi;
 mod problem;
+#[cfg(feature = "client")]
+mod reach;
 mod resources;
 
 pub use calls::{Call, Method, Query};
 #[cfg(feature = "client")]
-pub use client::{Client, ClientError, new_key};
-pub use names::{BadName, check_name};
+pub use client::{Client, ClientError, check_address, new_key};
+pub use names::{BadKey, BadName, check_key, check_name};
+#[cfg(feature = "client")]
+pub use names::{BadTokenFile, read_token};
 #[cfg(feature = "openapi")]
 pub use openapi::document;
 pub use problem::{Kind, Problem};
@@ -41,6 +45,12 @@ pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
 
 /// The longest idempotency key.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 128;
+
+/// The most cGPUs of an instance.
+pub const CGPUS_MAX: u32 = 4_096;
+
+/// Weights of shared cGPUs.
+pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=10_000;
 
 /// The most items of a page, and how many there are if nobody says.
 pub const PAGE_MAX: u32 = 1_000;

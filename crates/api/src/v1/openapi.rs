@@ -66,7 +66,7 @@ fn operation(call: Call) -> Value {
     });
     if let Some(role) = call.role() {
         operation["security"] = json!([{"token": []}]);
-        operation["description"] = json!(format!("For the role {role:?} and above."));
+        operation["description"] = json!(format!("For the role `{}` and above.", role.name()));
     }
     if !call.body().is_empty() {
         operation["requestBody"] = json!({

@@ -54,6 +54,8 @@ kinds! {
     NoCapacity = 409 "urn:weft:no-capacity" "there is no room for this now";
     /// The request is too large.
     TooLarge = 413 "urn:weft:too-large" "the request is too large";
+    /// The body is of a kind that is not read here.
+    MediaType = 415 "urn:weft:media-type" "the body is of a kind that is not read here";
     /// The request is understood, and asks for what cannot be.
     Invalid = 422 "urn:weft:invalid" "the request asks for what cannot be";
     /// Something here failed.

@@ -97,6 +97,18 @@ said! {
     }
 }
 
+impl Role {
+    /// Its name, as in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reader => "reader",
+            Self::Member => "member",
+            Self::Admin => "admin",
+        }
+    }
+}
+
 /// Declares what requests ask for: unknown fields are refused.
 macro_rules! asked {
     ($($(#[$meta:meta])* pub struct $name:ident $body:tt)+) => {

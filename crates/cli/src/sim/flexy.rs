@@ -52,7 +52,7 @@ fn given(path: &Path, options: &SimOptions, progress: &mut dyn FnMut(&str)) -> R
         bail!("--sla none: the jobs are told apart by the time within which they must be done");
     }
     let text = match path.as_os_str() == "-" {
-        true => std::io::read_to_string(std::io::stdin())?,
+        true => super::read_from(std::io::stdin()).context("cannot read standard input")?,
         false => super::read(path)?,
     };
     let jobs = read(&text).with_context(|| format!("cannot use {}", path.display()))?;

@@ -8,10 +8,11 @@ mod predict;
 mod seeds;
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use weft_sim::experiments::{self, EXPERIMENTS, Experiment, Lab};
 use weft_sim::report::{RealRun, Report};
 use weft_sim::{Calibration, Outcome};
@@ -32,13 +33,26 @@ const FLEXY: &str = "flexy";
 const GSAAS: &str = "gsaas";
 /// Drawn configurations, real and simulated.
 const PREDICT: &str = "predict";
+/// The longest file that is read: no experiment replays so much of one.
+const INPUT_BYTES_MAX: u64 = 256 << 20;
 /// Seeds of all experiments together.
 const SEEDS: u32 = 10;
 
 /// `weft sim`
 pub(crate) fn sim(options: &SimOptions) -> Result<ExitCode> {
-    if options.jobs.is_some() && options.name != FLEXY {
-        bail!("--jobs is for `weft sim {FLEXY}`");
+    let chosen: Vec<&'static Experiment> = match options.name.as_str() {
+        ALL => EXPERIMENTS.iter().collect(),
+        DYMGPU | FLEXY | GSAAS | PREDICT | PROFILES => Vec::new(),
+        name => {
+            let none = || anyhow!("{name} is no experiment; there are {}", names());
+            vec![experiments::by_name(name).with_context(none)?]
+        }
+    };
+    ensure_read(options)?;
+    if let Some(directory) = &options.report {
+        // Not after minutes of runs.
+        let made = fs::create_dir_all(directory);
+        made.with_context(|| format!("--report: cannot make {}", directory.display()))?;
     }
     match options.name.as_str() {
         DYMGPU => return dymgpu::sim(options),
@@ -64,13 +78,6 @@ pub(crate) fn sim(options: &SimOptions) -> Result<ExitCode> {
         document(PROFILES, &outcome, options).print(options.json)?;
         return Ok(code(&outcome));
     }
-    let chosen: Vec<&'static Experiment> = if options.name == ALL {
-        EXPERIMENTS.iter().collect()
-    } else if let Some(experiment) = experiments::by_name(&options.name) {
-        vec![experiment]
-    } else {
-        bail!("{} is no experiment; there are {}", options.name, names());
-    };
     let outcomes = seeds::run(&chosen, options, &costs)?;
     let summary = experiments::summary(&outcomes);
     let (name, shown) = match (options.name == ALL, outcomes.first()) {
@@ -83,6 +90,35 @@ pub(crate) fn sim(options: &SimOptions) -> Result<ExitCode> {
         report(directory, options, calibration, summary, outcomes)?;
     }
     Ok(end)
+}
+
+/// Refuses options that the experiment would not read.
+fn ensure_read(options: &SimOptions) -> Result<()> {
+    let name = options.name.as_str();
+    let is_paper = ![DYMGPU, FLEXY, GSAAS, PREDICT, PROFILES].contains(&name);
+    for (option, is_given, of) in [
+        ("--seeds", options.seeds.is_some(), &[DYMGPU, FLEXY, GSAAS][..]),
+        ("--report", options.report.is_some(), &[DYMGPU, FLEXY, GSAAS]),
+        ("--calibration", options.calibration.is_some(), &[PREDICT, PROFILES]),
+        ("--real", options.real.is_some(), &[]),
+    ] {
+        if is_given && !is_paper && !of.contains(&name) {
+            let of: String = of.iter().map(|of| format!(", `{of}`")).collect();
+            bail!("{option} means nothing to `weft sim {name}`: it is for {ALL}, its parts{of}");
+        }
+    }
+    for (option, is_given, of) in [
+        ("--jobs", options.jobs.is_some(), FLEXY),
+        ("--pods", options.pods.is_some(), GSAAS),
+        ("--swf", !options.swf.is_empty(), GSAAS),
+        ("--programs", options.programs.is_some(), PREDICT),
+        ("--profile", !options.profiles.is_empty(), PROFILES),
+    ] {
+        if is_given && name != of {
+            bail!("{option} is for `weft sim {of}`");
+        }
+    }
+    Ok(())
 }
 
 /// Seeds of the paper's experiments.
@@ -198,7 +234,6 @@ fn report(
 }
 
 fn write(directory: &Path, html: &str, markdown: &str, json: &str) -> Result<()> {
-    fs::create_dir_all(directory)?;
     for (name, text) in [("index.html", html), ("README.md", markdown), ("report.json", json)] {
         let path = directory.join(name);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -207,6 +242,69 @@ fn write(directory: &Path, html: &str, markdown: &str, json: &str) -> Result<()>
     Ok(())
 }
 
+/// A file of which no more is read than anybody has reason to simulate.
 fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    let file = fs::File::open(path);
+    let file = file.with_context(|| format!("cannot read {}", path.display()))?;
+    read_from(file).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The same, of what has been opened.
+fn read_from(file: impl Read) -> Result<String> {
+    let mut text = String::new();
+    file.take(INPUT_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > INPUT_BYTES_MAX {
+        bail!("it has more than {} MiB: give a part of it", INPUT_BYTES_MAX >> 20);
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: SimOptions,
+    }
+
+    fn refused(line: &str) -> String {
+        let words = std::iter::once("sim").chain(line.split(' '));
+        let Line { options } = Line::try_parse_from(words).unwrap();
+        format!("{:#}", sim(&options).unwrap_err())
+    }
+
+    /// Before anything runs.
+    #[test]
+    fn what_an_experiment_does_not_read_is_refused() {
+        for (line, words) in [
+            ("gsaas --calibration /nonexistent", "--calibration means nothing to `weft sim gsaas`"),
+            ("gsaas --report /tmp --real /tmp", "--real means nothing to `weft sim gsaas`"),
+            ("predict --seeds 2", "--seeds means nothing to `weft sim predict`"),
+            ("profiles --report /tmp", "--report means nothing to `weft sim profiles`"),
+            ("figure2 --swf /nonexistent", "--swf is for `weft sim gsaas`"),
+            ("figure2 --pods a --nodes b", "--pods is for `weft sim gsaas`"),
+            ("fairgv --jobs -", "--jobs is for `weft sim flexy`"),
+            ("fairgv --profile 1:/nonexistent", "--profile is for `weft sim profiles`"),
+            ("flexy --programs /tmp", "--programs is for `weft sim predict`"),
+            ("nothing --swf /nonexistent", "nothing is no experiment; there are fairgv"),
+        ] {
+            let error = refused(line);
+            assert!(error.contains(words), "{line}: {error}");
+        }
+    }
+
+    /// Before anything runs, and by their names.
+    #[test]
+    fn files_that_are_none_are_refused() {
+        let report = refused("gsaas --report /dev/null");
+        assert!(report.contains("--report: cannot make /dev/null"), "{report}");
+        let endless = refused("gsaas --quick --swf /dev/zero");
+        assert!(endless.contains("cannot read /dev/zero: it has more than"), "{endless}");
+        let missing = refused("figure2 --calibration /nonexistent");
+        assert!(missing.contains("cannot read /nonexistent"), "{missing}");
+    }
 }

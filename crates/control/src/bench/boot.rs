@@ -64,6 +64,19 @@ impl Boots {
     }
 }
 
+/// Refuses a folder without what a machine boots, and an installation without what starts it.
+pub(super) fn ensure_image(guest: &Path) -> Result<()> {
+    for name in ["vmlinuz", "initrd"] {
+        let path = guest.join(name);
+        ensure!(
+            path.is_file(),
+            "--guest: {} is missing: name a folder that examples/guest/make-image made",
+            path.display()
+        );
+    }
+    ["weft", "weft-guest"].into_iter().try_for_each(|name| beside(name).map(drop))
+}
+
 /// Measures; `guest` is a folder as `examples/guest/make-image` makes it.
 pub(super) fn run(guest: &Path, cgpus: u32) -> Result<Boots> {
     let folder = tempfile::tempdir()?;

@@ -249,6 +249,8 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 /// # Errors
 /// If something fails that must not.
 pub fn run(time: Duration, guest: Option<&Path>) -> Result<Figures> {
+    // What cannot be measured is told before anything was.
+    guest.map_or(Ok(()), boot::ensure_image)?;
     let before = Processors::now();
     let mode = "real, with VMs, endpoints and nodes in memory".to_owned();
     let window = format!("median of {REPEATS}; {} s for each rate", time.as_secs());

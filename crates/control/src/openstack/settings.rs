@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ureq::http::Uri;
+
 /// How the control plane proves who it is.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
@@ -78,6 +80,17 @@ impl Settings {
         };
         let domain = |name: &str| optional(name).unwrap_or_else(|| "Default".to_owned());
         let auth_url = needed("OS_AUTH_URL")?;
+        let is_address = auth_url.parse::<Uri>().is_ok_and(|uri| {
+            matches!(uri.scheme_str(), Some("http" | "https"))
+                && uri.host().is_some_and(|host| !host.is_empty())
+                && uri.query().is_none()
+        });
+        if !is_address {
+            return Err(format!(
+                "OS_AUTH_URL={auth_url} is no address: it is http://HOST:PORT or https://HOST/PATH, \
+                 as in the cloud's openrc file"
+            ));
+        }
         let auth_url = auth_url.trim_end_matches('/');
         let version = if auth_url.ends_with("/v3") { "" } else { "/v3" };
         let credentials = match optional("OS_APPLICATION_CREDENTIAL_ID") {
@@ -140,6 +153,12 @@ mod tests {
         let settings = read(&set).unwrap();
         assert_eq!(settings.auth_url, "https://keystone/identity/v3");
         assert!(matches!(settings.credentials, Credentials::Application { .. }));
+        for wrong in ["foo", "foo:5000", "http://", "ftp://keystone", "http://a b", "http://a?b=c"]
+        {
+            let set = [("OS_AUTH_URL", wrong)];
+            let error = read(&set).unwrap_err();
+            assert!(error.contains("OS_AUTH_URL") && error.contains(wrong), "{error}");
+        }
         for missing in 0..4 {
             let without: Vec<_> = (0..4).filter(|at| *at != missing).map(|at| set[at]).collect();
             assert!(read(&without).unwrap_err().contains(set[missing].0));

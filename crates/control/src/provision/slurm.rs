@@ -70,7 +70,12 @@ impl Slurm {
         if output.status.success() || told.contains(FORGOTTEN) {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        Err(Failure::passing(format!("squeue: {}", told.trim())))
+        let squeue = self.squeue.display();
+        let told = match told.trim() {
+            "" => "it said nothing: is it Slurm's `squeue`?",
+            told => told,
+        };
+        Err(Failure::passing(format!("{squeue} ended with {}: {told}", output.status)))
     }
 }
 

@@ -2,8 +2,8 @@
 
 use weft_api::node::SLA_NS;
 use weft_api::v1::{
-    Cgpu, CgpuState, IDEMPOTENCY_KEY_BYTES_MAX, Instance, InstanceState, Kind, Locality, Mode,
-    NewInstance, Operation, Problem, USER_DATA_BYTES_MAX,
+    Cgpu, CgpuState, Instance, InstanceState, Kind, Locality, Mode, NewInstance, Operation,
+    Problem, USER_DATA_BYTES_MAX, WEIGHTS, check_key,
 };
 use weft_sched::placement::{AMOUNT_MAX, CGPUS_MAX};
 
@@ -14,8 +14,8 @@ use crate::random;
 use crate::store::shared::{charged, demand};
 use crate::store::{CgpuRow, InstanceRow, Key, Part, Reservation, Spec, Wanted};
 
-/// Weights that nodes know.
-const WEIGHT_MAX: u32 = 10_000;
+/// Clients are told of the same number.
+const _: () = assert!(CGPUS_MAX == weft_api::v1::CGPUS_MAX);
 
 impl Service {
     pub(super) fn instance_list(&self, actor: &Actor, ask: &Ask) -> Answer {
@@ -214,8 +214,14 @@ fn spec(asked: &NewInstance) -> Result<Spec, Problem> {
         )
         .hint("say memory_mib (-poolmem=MB)"));
     }
-    if !(1..=WEIGHT_MAX).contains(&weight) {
-        return invalid(format!("a weight of {weight}: weights are 1 to {WEIGHT_MAX}"));
+    if !WEIGHTS.contains(&weight) {
+        let (least, most) = (WEIGHTS.start(), WEIGHTS.end());
+        return invalid(format!("a weight of {weight}: weights are {least} to {most}"));
+    }
+    if mode == Mode::Exclusive && weight != 1 {
+        let words = format!("a weight of {weight} against others on GPUs that nobody else has");
+        return Err(Problem::new(Kind::Invalid, words)
+            .hint("leave `weight` out, or say \"mode\": \"shared\" (-mode=shared)"));
     }
     if sla_us != 0 && !SLA_NS.contains(&sla_us.saturating_mul(1_000)) {
         let (least, most) = (SLA_NS.start() / 1_000, SLA_NS.end() / 1_000);
@@ -238,12 +244,7 @@ fn spec(asked: &NewInstance) -> Result<Spec, Problem> {
 }
 
 fn key(actor: &Actor, key: &str, ask: &Ask) -> Result<Key, Problem> {
-    let is_plain = key.chars().all(|c| c.is_ascii_graphic());
-    if key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES_MAX || !is_plain {
-        let words =
-            format!("an idempotency key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable characters");
-        return Err(Problem::new(Kind::Invalid, words));
-    }
+    check_key(key).map_err(|error| Problem::new(Kind::Invalid, error.to_string()))?;
     let (owner, key) = (actor.token.name.clone(), key.to_owned());
     Ok(Key { owner, key, digest: random::digest(&ask.body) })
 }

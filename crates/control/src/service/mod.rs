@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use weft_api::v1::{self, Call, Kind, Method, PAGE_DEFAULT, PAGE_MAX, Page, Problem, Role};
 
 use crate::allocate::broken;
@@ -188,14 +189,10 @@ impl Actor {
         if self.token.role >= least {
             return Ok(());
         }
-        let (name, role) = (&self.token.name, self.token.role);
-        Err(Problem::new(
-            Kind::Forbidden,
-            format!(
-                "{} is for the role {least:?}, and token `{name}` is a {role:?}'s",
-                self.call.name()
-            ),
-        ))
+        let (name, role, least) = (&self.token.name, self.token.role.name(), least.name());
+        let call = format!("{} {}", self.call.method().name(), self.call.path());
+        let words = format!("{call} is for the role {least}, and token `{name}` is a {role}'s");
+        Err(Problem::new(Kind::Forbidden, words))
     }
 
     fn administrates(&self) -> bool {
@@ -261,13 +258,22 @@ fn json(value: &impl Serialize) -> Answer {
 }
 
 fn parse<T: DeserializeOwned>(ask: &Ask) -> Result<T, Problem> {
-    serde_json::from_slice(&ask.body).map_err(|error| {
-        Problem::new(Kind::Malformed, format!("the body is not understood: {error}")).hint(format!(
+    let wrong = |why: String| {
+        Problem::new(Kind::Malformed, format!("the body is not understood: {why}")).hint(format!(
             "send JSON as in /openapi.json, version {}.{}",
             v1::VERSION.0,
             v1::VERSION.1
         ))
-    })
+    };
+    let value: Value =
+        serde_json::from_slice(&ask.body).map_err(|error| wrong(error.to_string()))?;
+    let Value::Object(fields) = &value else { return Err(wrong("it is no object".to_owned())) };
+    // Nothing that is asked for is a list, and one would be taken for fields without their names.
+    if let Some((name, _)) = fields.iter().find(|(_, value)| value.is_array()) {
+        return Err(wrong(format!("`{name}` is a list")));
+    }
+    // Not from what was parsed: a field that is there twice is none there.
+    serde_json::from_slice(&ask.body).map_err(|error| wrong(error.to_string()))
 }
 
 fn missing(what: &str, name: &str) -> Problem {

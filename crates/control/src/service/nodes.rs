@@ -26,6 +26,11 @@ impl Service {
     pub(super) fn node_put(&self, actor: &Actor, ask: &Ask) -> Answer {
         let asked: NewNode = parse(ask)?;
         named(&ask.target)?;
+        if asked.admin.is_empty() || asked.admin.contains('\0') {
+            let words = format!("admin={:?} is no path of a socket", asked.admin);
+            return Err(Problem::new(Kind::Invalid, words)
+                .hint("say where the node's admin socket is, such as /run/weft/admin.sock"));
+        }
         let facts = self.world().nodes.look(&asked.admin).map_err(|failure| {
             Problem::new(Kind::Conflict, failure.words)
                 .hint("the node must run, with `remote.listen` set, and let this user administrate")

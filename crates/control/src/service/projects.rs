@@ -65,7 +65,7 @@ impl Service {
         named(&name)?;
         match (&project, role) {
             (None, Role::Reader | Role::Member) => {
-                let words = format!("a {role:?} is one of a project");
+                let words = format!("a {} is one of a project", role.name());
                 return Err(Problem::new(Kind::Invalid, words).hint("say which project"));
             }
             (Some(_), Role::Admin) => {

@@ -35,8 +35,11 @@ pub(super) fn parsed<T: DeserializeOwned>(word: &str) -> Result<T, StoreError> {
 
 /// A cursor that is a number.
 pub(super) fn number(part: &Part) -> Result<i64, StoreError> {
-    let wrong = |_| StoreError::Missing("the item behind which the list is to go on".to_owned());
-    part.after.as_deref().map_or(Ok(0), |after| after.parse().map_err(wrong))
+    let wrong = |after: &str| {
+        let after: String = after.chars().take(80).collect();
+        StoreError::Missing(format!("after={after}: the item behind which the list is to go on"))
+    };
+    part.after.as_deref().map_or(Ok(0), |after| after.parse().map_err(|_| wrong(after)))
 }
 
 pub(super) fn mode_of(is_exclusive: bool) -> Mode {

@@ -42,6 +42,14 @@ fn a_deployment_that_cannot_be_measured_is_refused() {
     };
     without(&missing, "cannot read");
     without(&empty, "no token");
+    let lines = path(folder.path(), "lines");
+    std::fs::write(&lines, "secret\nsecret\n").unwrap();
+    without(&lines, "is no token");
+    without("/dev/zero", "what is in /dev/zero is no token");
+    with(&["--cgpus", "4097"], 2, "4097 is not in 1..=4096");
+    with(&["--memory-mib", "18446744073709551615"], 2, "is not in 1..=4294967296");
+    with(&["--url", "http://127.0.0.1:99999"], 1, "is no address of a control plane");
+    with(&["--url", "http://nonexistent.invalid:1"], 1, "no control plane answers at");
     with(&["--cgpus", "0"], 2, "0 is not in 1..");
     with(&["--cgpus", "many"], 2, "invalid digit");
     with(&["--vms", "0"], 2, "0 is not in 1..");
@@ -51,6 +59,70 @@ fn a_deployment_that_cannot_be_measured_is_refused() {
     with(&["--url", "ftp://127.0.0.1"], 1, "ftp://127.0.0.1");
     // Nobody listens at the port that asks for a free one.
     with(&["--url", "http://127.0.0.1:1"], 1, "127.0.0.1:1");
+}
+
+#[test]
+fn a_serving_that_would_ignore_something_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = path(folder.path(), "state");
+    let serve = |more: &[&str], code: i32, words: &str| {
+        let all = ["serve", "--listen", "127.0.0.1:0", "--state-dir", &state];
+        refused(&[&all, more].concat(), code, words);
+    };
+    serve(&["--sweep-s", "18446744073709551615"], 2, "is not in 0..=86400");
+    serve(&["--lease-s", "5"], 2, "--database");
+    serve(&["--advertise", "http://a:1"], 2, "--database");
+    let database = ["--database", "postgres://a/b"];
+    for address in ["foo", "ftp://a", "http://a:99999"] {
+        serve(&[&database[..], &["--advertise", address]].concat(), 2, "http://HOST:PORT");
+    }
+    serve(&["--database", ""], 2, "postgres://USER@HOST/NAME");
+    serve(&["--vm-ram", "512"], 2, "--vm-kernel");
+    for (option, value, of) in [
+        ("--image", "x", "openstack"),
+        ("--image-libraries", "x", "openstack"),
+        ("--squeue", "/nonexistent", "slurm"),
+        ("--guest", "/nonexistent", "local"),
+        ("--guest-user", "0", "local"),
+    ] {
+        let words = format!("{option} means nothing to `--provisioner fake`: it is of {of}");
+        serve(&["--provisioner", "fake", option, value], 2, &words);
+    }
+    let vm = ["--provisioner", "fake", "--vm-kernel", "/a", "--vm-initrd", "/b"];
+    serve(&vm, 2, "--vm-kernel means nothing to");
+    serve(&["--provisioner", "slurm", "--host-endpoint", "a=/x"], 2, "--host-endpoint means");
+    let twice = ["--provisioner", "fake", "--host-endpoint", "a=/x", "--host-endpoint", "a=/y"];
+    serve(&twice, 2, "names the host `a` twice");
+    let local = ["--guest-user", "0", "--plain-processes"];
+    for option in ["--guest", "--endpoint"] {
+        let words = format!("{option} /nonexistent: there is no such program");
+        serve(&[&local[..], &[option, "/nonexistent"]].concat(), 1, &words);
+    }
+    let slurm = ["--provisioner", "slurm", "--squeue", "/bin/false"];
+    serve(&slurm, 1, "/bin/false ended with exit status: 1: it said nothing");
+    std::fs::remove_dir_all(&state).unwrap();
+    std::fs::create_dir_all(path(Path::new(&state), "control.db")).unwrap();
+    serve(&["--provisioner", "fake"], 1, "control.db: Is a directory");
+}
+
+/// What cannot be measured is refused before anything is measured.
+#[test]
+fn a_benchmark_of_boots_without_an_image_is_refused() {
+    let bench = ["bench", "--seconds", "60", "--guest", "/nonexistent"];
+    refused(&bench, 1, "/nonexistent/vmlinuz is missing");
+}
+
+#[test]
+fn a_cloud_that_has_no_address_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = path(folder.path(), "state");
+    let flags = ["--image", "i", "--flavor", "f", "--network", "n", "--state-dir", &state];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft-control"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--provisioner", "openstack"]).args(flags);
+    command.env("OS_AUTH_URL", "foo").env("OS_USERNAME", "u").env("OS_PASSWORD", "p");
+    let output = command.env("OS_PROJECT_NAME", "p").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && text.contains("OS_AUTH_URL=foo"), "{text}");
 }
 
 #[test]

@@ -162,6 +162,78 @@ fn whatever_is_wrong_is_a_problem_in_json() {
     assert!(status == 200 && text.contains("\"openapi\": \"3.1.0\""), "{text}");
 }
 
+/// A request with these headers and this body, of an administrator.
+fn ask(address: SocketAddr, line: &str, headers: &str, body: &str) -> (u16, String) {
+    let length = body.len();
+    let text = format!(
+        "{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer root\r\n\
+         Content-Length: {length}\r\n{headers}\r\n{body}"
+    );
+    raw(address, &text)
+}
+
+#[test]
+fn a_body_is_a_json_object_and_says_nothing_else_of_itself() {
+    let cloud = Cloud::new(&[8]);
+    let (_, address) = serve(&cloud);
+    cloud.project("p");
+    let vm = r#"{"cgpus":1,"project":"p"}"#;
+    for (headers, body, status, words) in [
+        ("", vm, 202, ""),
+        ("Content-Type: application/json\r\n", vm, 202, ""),
+        ("Content-Type: Application/JSON; charset=\"UTF-8\"\r\n", vm, 202, ""),
+        // As `curl -d` does.
+        ("Content-Type: application/x-www-form-urlencoded\r\n", vm, 202, ""),
+        ("Content-Encoding: identity\r\n", vm, 202, ""),
+        ("", r#"{"cgpus":1,"project":"p","weight":1}"#, 202, ""),
+        ("Content-Type: text/plain\r\n", vm, 415, "text/plain"),
+        ("Content-Type: application/json; charset=utf-16\r\n", vm, 415, "utf-16"),
+        ("Content-Encoding: gzip\r\n", vm, 415, "urn:weft:media-type"),
+        ("Content-Type: text/plain\r\nContent-Type: application/json\r\n", vm, 400, "twice"),
+        ("Idempotency-Key: a\r\nIdempotency-Key: b\r\n", vm, 400, "idempotency-key is there"),
+        ("Weft-Api-Version: 1.0\r\nWeft-Api-Version: 1.0\r\n", vm, 400, "twice"),
+        ("Weft-Api-Version:\r\n", vm, 400, "is empty"),
+        ("", r#"[null,"p",1,64,"shared",null,null,null,null]"#, 400, "it is no object"),
+        ("", "7", 400, "it is no object"),
+        ("", r#"{"cgpus":1,"cgpus":2,"project":"p"}"#, 400, "duplicate field"),
+        ("", r#"{"cgpus":1,"project":"p","weight":5}"#, 422, "a weight of 5"),
+    ] {
+        let (found, text) = ask(address, "POST /v1/instances", headers, body);
+        assert!(found == status && text.contains(words), "{headers}{body}: {text}");
+    }
+    assert_eq!(cloud.store.live().unwrap().len(), 6);
+    let lists = r#"{"quota":[1,1,1,null,null]}"#;
+    let (status, text) = ask(address, "PUT /v1/projects/q", "", lists);
+    assert!(status == 400 && text.contains("`quota` is a list"), "{text}");
+    let (status, text) = ask(address, "PUT /v1/nodes/n", "", r#"{"admin":""}"#);
+    assert!(status == 422 && text.contains("/run/weft/admin.sock"), "{text}");
+}
+
+#[test]
+fn refusals_name_what_was_asked_as_it_was_asked() {
+    let cloud = Cloud::new(&[1]);
+    let (admin, address) = serve(&cloud);
+    cloud.project("p");
+    let asked = NewToken { name: "rd".into(), project: Some("p".into()), role: Role::Reader };
+    let reader = admin.create_token(&asked).unwrap().secret;
+    let reader = Client::new(&address.to_string(), &reader).unwrap();
+    let refused = reader.create_instance(None, &shared(1, 1)).unwrap_err().to_string();
+    let words = "POST /v1/instances is for the role member, and token `rd` is a reader's";
+    assert_eq!(refused, words);
+    let asked = NewToken { name: "no".into(), project: None, role: Role::Reader };
+    let refused = admin.create_token(&asked).unwrap_err().to_string();
+    assert_eq!(refused, "a reader is one of a project");
+    for (query, status, words) in [
+        ("limit=abc", 400, "limit=abc: a page has 1 to 1000 items"),
+        ("limit=-1", 400, "limit=-1: a page has 1 to 1000 items"),
+        ("page=2", 400, "is not understood: page: unknown field `page`"),
+        ("after=", 404, "after=: the item behind which the list is to go on is not there"),
+    ] {
+        let (found, text) = ask(address, &format!("GET /v1/instances?{query}"), "", "");
+        assert!(found == status && text.contains(words), "{query}: {text}");
+    }
+}
+
 #[test]
 fn bodies_that_do_not_come_keep_nobody_from_being_answered() {
     let cloud = Cloud::new(&[1]);

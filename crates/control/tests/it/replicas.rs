@@ -301,6 +301,8 @@ fn a_replica_that_does_not_lead_reads_and_says_who_does() {
         ClientError::Refused(_)
         | ClientError::Address(_)
         | ClientError::Authorities(_)
+        | ClientError::Token
+        | ClientError::Key(_)
         | ClientError::Strange { .. } => panic!("{refused}"),
     }
     wait_until_it_leads(&mut program, &second);

@@ -194,8 +194,10 @@ fn weight_and_the_user_facing_class_are_within_the_quota() {
     }
     let heavy = more("weight", 3).unwrap();
     people.create(&people.member, &shared(1, 1)).unwrap_err();
-    // One that has its GPU alone has it whatever its weight is.
-    people.create(&people.member, &json!({"cgpus": 1, "weight": 10_000})).unwrap();
+    // One that has its GPU alone has no weight against anybody, and takes none of the quota.
+    let alone = people.create(&people.member, &json!({"cgpus": 1, "weight": 10_000})).unwrap_err();
+    assert!(alone.kind == Kind::Invalid && alone.detail.contains("nobody else has"));
+    people.create(&people.member, &json!({"cgpus": 1})).unwrap();
     people.wait(&heavy, "ready");
     people.delete(&heavy);
     let given = json!({"cgpus": 6, "memory_mib": 65536, "exclusive_gpus": 2, "weight": 100,
@@ -342,7 +344,7 @@ fn the_same_request_with_the_same_key_is_carried_out_once() {
     let first = create("k", &json!({"cgpus": 1})).unwrap();
     let again = create("k", &json!({"cgpus": 1})).unwrap();
     assert_eq!(first["id"], again["id"]);
-    let other = create("k", &json!({"cgpus": 1, "weight": 2})).unwrap_err();
+    let other = create("k", &json!({"cgpus": 1, "memory_mib": 2})).unwrap_err();
     assert!(other.detail.contains("another request"), "{other}");
     create("", &json!({"cgpus": 1})).unwrap_err();
     // Another token's key is another key.

@@ -379,10 +379,13 @@ impl Program {
             .open(self.folder.path().join("log"))
             .unwrap();
         let mut command = self.command();
-        command.args(["serve", "--listen", "127.0.0.1:0", "--guest-user", "0", "--sweep-s", "0"]);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--sweep-s", "0"]);
         command.args(flags).arg("--state-dir").arg(self.state());
-        command.arg("--libraries").arg(self.folder.path());
-        command.arg("--endpoint").arg(self.folder.path().join("endpoint"));
+        // Another provisioner refuses what is of VMs of this host.
+        if !flags.contains(&"--provisioner") {
+            command.args(["--guest-user", "0", "--libraries"]).arg(self.folder.path());
+            command.arg("--endpoint").arg(self.folder.path().join("endpoint"));
+        }
         command.envs(place);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().unwrap();

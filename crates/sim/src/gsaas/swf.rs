@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
+use weft_sched::placement::CGPUS_MAX;
 
 use crate::flexy::TraceError;
 
@@ -27,11 +28,16 @@ const ALLOCATED: (usize, &str) = (4, "Number of Allocated Processors");
 const REQUESTED: (usize, &str) = (7, "Requested Number of Processors");
 const REQUESTED_TIME: (usize, &str) = (8, "Requested Time");
 
+/// Bounds of what is read: sums of them cannot overflow, and no request has more cGPUs.
+const SUBMIT_MAX_S: i64 = 1 << 40;
+const RUN_MAX_S: i64 = 10 * 366 * 86_400;
+const PROCESSORS_MAX: i64 = CGPUS_MAX as i64;
+
 /// Reads jobs by arrival. Jobs that never ran (no time or no processors) are left out; a user's
 /// estimate below the run time is raised to it, and a missing one is exact.
 ///
 /// # Errors
-/// If a line lacks fields, a field is no number, or no job ran.
+/// If a line lacks fields, a field is no number or more than can be simulated, or no job ran.
 pub fn import(text: &str) -> Result<Vec<Job>, TraceError> {
     let mut jobs = Vec::new();
     for (line, text) in text.lines().enumerate() {
@@ -46,10 +52,18 @@ pub fn import(text: &str) -> Result<Vec<Job>, TraceError> {
             // Some logs have fractions of seconds.
             value.split('.').next().unwrap_or_default().parse::<i64>().map_err(|_| wrong())
         };
-        let (submit, run) = (number(SUBMIT)?, number(RUN)?);
-        let processors = match number(REQUESTED)? {
+        let bounded = |field: (usize, &'static str), most: i64| {
+            let value = number(field)?;
+            if value > most {
+                let why = format!("{} = {value}: {most} is the most that is simulated", field.1);
+                return Err(TraceError::Job { line: line + 1, why });
+            }
+            Ok(value)
+        };
+        let (submit, run) = (bounded(SUBMIT, SUBMIT_MAX_S)?, bounded(RUN, RUN_MAX_S)?);
+        let processors = match bounded(REQUESTED, PROCESSORS_MAX)? {
             requested if requested > 0 => requested,
-            _ => number(ALLOCATED)?,
+            _ => bounded(ALLOCATED, PROCESSORS_MAX)?,
         };
         let (Ok(arrival_s), Ok(run_s), Ok(nodes)) =
             (u64::try_from(submit), u64::try_from(run), u32::try_from(processors))
@@ -57,7 +71,8 @@ pub fn import(text: &str) -> Result<Vec<Job>, TraceError> {
             continue;
         };
         if run_s > 0 && nodes > 0 {
-            let estimate_s = u64::try_from(number(REQUESTED_TIME)?).unwrap_or(0).max(run_s);
+            let estimate_s = bounded(REQUESTED_TIME, RUN_MAX_S)?;
+            let estimate_s = u64::try_from(estimate_s).unwrap_or(0).max(run_s);
             jobs.push(Job { arrival_s, nodes, run_s, estimate_s });
         }
     }
@@ -111,6 +126,27 @@ mod tests {
             Job { arrival_s: 7, nodes: 4, run_s: 1, estimate_s: 1 },
         ];
         assert_eq!(import(&export(&jobs, "two")).expect("it was just written"), jobs);
+    }
+
+    #[test]
+    fn what_cannot_be_simulated_is_refused_by_its_line() {
+        let line = |submit: &str, run: &str, nodes: &str, estimate: &str| {
+            format!("; a comment\n1 {submit} 0 {run} {nodes} 0 0 {nodes} {estimate} 0\n")
+        };
+        import(&line("0", "316224000", "4096", "316224000")).expect("the most");
+        for (text, name, most) in [
+            (line("0", "9223372036854775807", "1", "1"), "Run Time", "316224000"),
+            (line("0", "1", "4294967295", "1"), "Requested Number of Processors", "4096"),
+            (line("0", "1", "1000000", "1"), "Requested Number of Processors", "4096"),
+            (line("0", "1", "1", "9223372036854775807"), "Requested Time", "316224000"),
+            (line("9223372036854775807", "1", "1", "1"), "Submit Time", "1099511627776"),
+        ] {
+            let error = import(&text).expect_err("too much").to_string();
+            let is_told = [name, most, "line 2"].iter().all(|words| error.contains(words));
+            assert!(is_told, "{error}");
+        }
+        let allocated = "1 0 0 1 4097 0 0 -1 1 0\n";
+        import(allocated).expect_err("as many were allocated");
     }
 
     #[test]
