@@ -136,7 +136,6 @@ fn a_led_program_outlives_endpoint_and_control_plane_and_ends_with_its_vm() {
     host.cloud.crash(None);
     assert_eq!((sessions(&host), host.led()), ([1, 1], (2, 2)));
     assert_eq!(host.cloud.gsaas("team", &["-t", &format!("-id={one}")]).0, Some(0));
-    // A port goes with its namespace, some time after the VM.
     eventually("one program's end", || sessions(&host) == [0, 1] && host.led() == (1, 1));
     // A VM that dies by itself is found by the sweep, and its rules with it.
     let lock = host.cloud.state().join("vms").join(&other).join("guest.lock");

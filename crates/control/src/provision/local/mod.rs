@@ -422,6 +422,9 @@ impl Provisioner for Local {
         if locks.iter().any(Option::is_none) {
             return Ok(false);
         }
+        if self.settings.has_ports {
+            port::unplug(id).map_err(|error| Failure::passing(format!("{error:#}")))?;
+        }
         // Whoever was late for a lock finds another folder, or none.
         let gone = self.settings.folder.join(format!(".gone-{id}"));
         let _ = fs::remove_dir_all(&gone);

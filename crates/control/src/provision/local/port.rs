@@ -1,9 +1,8 @@
 //! The port of a VM whose host's endpoint leads it (`weft-endpoint host`): a pair of interfaces,
 //! one on the host, the other one, `eth0`, in the VM's network namespace. The pair ends with that
-//! namespace, so no crash leaves it behind.
+//! namespace at the latest, so no crash leaves it behind.
 
 use std::fs;
-use std::path::Path;
 use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -70,6 +69,18 @@ pub(super) fn plug(id: &str, vm: &mut Child) -> Result<()> {
     ip(&format!("link set {tap} up"))
 }
 
+/// Takes the pair away, if it is there. It would go with the VM's namespace, which lives on for
+/// minutes while a connection that was open waits for an answer to its end.
+///
+/// # Errors
+/// What `ip` says.
+pub(super) fn unplug(id: &str) -> Result<()> {
+    let Port { tap, .. } = of(id);
+    let gone = ip(&format!("link del {tap}"));
+    // The namespace may have gone just now.
+    if gone.is_err() && exists(&tap) { gone } else { Ok(()) }
+}
+
 /// The VM's own end, which is awaited.
 ///
 /// # Errors
@@ -88,8 +99,9 @@ pub(super) fn set_up() -> Result<()> {
     ip(&format!("route add {MASKED_NETWORK} dev eth0"))
 }
 
+/// What `/sys` shows may be another network's.
 fn exists(interface: &str) -> bool {
-    Path::new("/sys/class/net").join(interface).exists()
+    ip(&format!("link show {interface}")).is_ok()
 }
 
 /// Carries out a command of `ip`.
