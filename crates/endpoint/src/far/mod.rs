@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use weft_wire::handshake::RefusalCode;
-use weft_wire::remote::{Open, Opened, Opening, Reception, Resume};
+use weft_wire::remote::{Grant, Open, Opened, Opening, Reception, Resume};
 
 use self::door::{Door, Refusal};
 use self::pending::{Arrival, Pending};
@@ -57,8 +57,43 @@ pub struct Far {
 
 #[derive(Debug, Default)]
 struct Sessions {
-    open: BTreeMap<[u8; 16], Arc<Session>>,
-    beginning: usize,
+    open: BTreeMap<[u8; 16], (String, Arc<Session>)>,
+    /// Of each that begins the vGPU that its grant claims to be for.
+    beginning: Vec<String>,
+}
+
+impl Sessions {
+    /// Lets another one of a vGPU begin, of `most` at once. As many places as a vGPU has stay free:
+    /// each is somebody else's, and however many take all they can, the next one has a place.
+    fn enter(&mut self, vgpu: &str, most: usize) -> Result<(), String> {
+        let free = most.saturating_sub(self.open.len() + self.beginning.len());
+        if free == 0 {
+            return Err(format!(
+                "the gateway has its {most} sessions: try again when one has ended, or have the \
+                 node's operator raise remote.sessions"
+            ));
+        }
+        let open = self.open.values().filter(|(of, _)| of == vgpu).count();
+        let own = open + self.beginning.iter().filter(|of| *of == vgpu).count();
+        if own > 0 && own >= free {
+            return Err(format!(
+                "vGPU `{vgpu}` has {own} of the gateway's {most} sessions, and the {free} that are \
+                 left are for others: end some of its programs, or have the node's operator raise \
+                 remote.sessions"
+            ));
+        }
+        if self.beginning.len() >= BEGINNING_MAX {
+            return Err("too many sessions begin at this moment; try again".into());
+        }
+        self.beginning.push(vgpu.to_owned());
+        Ok(())
+    }
+
+    /// One of a vGPU does not begin any longer.
+    fn begun(&mut self, vgpu: &str) {
+        let at = self.beginning.iter().position(|of| of == vgpu);
+        at.map(|at| self.beginning.swap_remove(at));
+    }
 }
 
 impl Far {
@@ -121,46 +156,34 @@ impl Far {
         match opening {
             Opening::Resume(resume) => self.resume(channel, &resume),
             Opening::Open(open) => {
-                if let Err(why) = self.enter() {
+                // A grant that lies is refused by the node.
+                let claims = Grant::from_text(&open.grant).and_then(|grant| grant.claims());
+                let vgpu = claims.map(|claims| claims.vgpu).unwrap_or_default();
+                if let Err(why) = lock(&self.sessions).enter(&vgpu, self.settings.sessions) {
                     refuse(&channel, &Refusal::of(RefusalCode::Exhausted, why));
                     return;
                 }
                 let far = Arc::clone(self);
                 let thread = thread::Builder::new().name("session".into()).stack_size(256 << 10);
-                let spawned = thread.spawn(move || far.begin(channel, &open));
+                let name = vgpu.clone();
+                let spawned = thread.spawn(move || far.begin(channel, &open, name));
                 if spawned.is_err() {
-                    lock(&self.sessions).beginning -= 1;
+                    lock(&self.sessions).begun(&vgpu);
                 }
             }
         }
     }
 
-    fn enter(&self) -> Result<(), String> {
-        let mut sessions = lock(&self.sessions);
-        let (open, most) = (sessions.open.len() + sessions.beginning, self.settings.sessions);
-        if open >= most {
-            return Err(format!(
-                "the gateway has its {most} sessions: try again when one has ended, or have the \
-                 node's operator raise remote.sessions"
-            ));
-        }
-        if sessions.beginning >= BEGINNING_MAX {
-            return Err("too many sessions begin at this moment; try again".into());
-        }
-        sessions.beginning += 1;
-        Ok(())
-    }
-
     /// Begins a session and relays it to its end.
-    fn begin(&self, channel: Channel, open: &Open) {
+    fn begin(&self, channel: Channel, open: &Open, vgpu: String) {
         let session = self.make(open);
         let mut sessions = lock(&self.sessions);
-        sessions.beginning -= 1;
+        sessions.begun(&vgpu);
         match session {
             Ok((session, opened)) => {
                 // It may be resumed as soon as the endpoint knows its name.
                 let id = opened.session;
-                sessions.open.insert(id, Arc::clone(&session));
+                sessions.open.insert(id, (vgpu, Arc::clone(&session)));
                 drop(sessions);
                 let reception = Reception::Opened(Box::new(opened));
                 if settle(&channel).and_then(|()| say(&channel, &reception)).is_ok() {
@@ -196,8 +219,8 @@ impl Far {
 
     fn resume(&self, channel: Channel, resume: &Resume) {
         let session = lock(&self.sessions).open.get(&resume.session).cloned();
-        match session.filter(|session| session.knows(&resume.secret)) {
-            Some(session) => session.offer(channel, resume.received),
+        match session.filter(|(_, session)| session.knows(&resume.secret)) {
+            Some((_, session)) => session.offer(channel, resume.received),
             None => {
                 let why = "there is no such session: its grace time is over, or the gateway was \
                            started again";
@@ -225,4 +248,24 @@ fn say(channel: &Channel, reception: &Reception) -> Result<()> {
 /// As an endpoint may look: how long reading waits.
 fn settle(channel: &Channel) -> Result<()> {
     Ok(channel.set_patience(HEARTBEAT)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_takes_all_places_leaves_some_for_the_next_one() {
+        let mut sessions = Sessions::default();
+        let mut took = Vec::new();
+        for vgpu in ["a", "b", "c"] {
+            let entered = (0..16).take_while(|_| sessions.enter(vgpu, 16).is_ok());
+            took.push(entered.count());
+        }
+        assert_eq!(took, [8, 4, 2]);
+        assert!(sessions.enter("a", 16).unwrap_err().contains("`a` has 8 of the gateway's 16"));
+        sessions.begun("a");
+        sessions.begun("b");
+        sessions.enter("c", 16).unwrap();
+    }
 }

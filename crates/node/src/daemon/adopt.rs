@@ -336,7 +336,8 @@ impl Daemon {
             let error = format!("{error:#}");
             tracing::error!(vgpu = start.vgpu, error, "the memory of a vGPU was not taken over");
         }
-        tables.host.begin(start.key, payer);
+        // Whether it was granted is not known any more.
+        tables.host.begin(start.key, payer, None);
         let entry = Entry {
             device: survivor.device(),
             vgpu: start.vgpu_key,

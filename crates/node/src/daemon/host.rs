@@ -27,6 +27,8 @@ pub(crate) struct HostLedger {
 struct Held {
     /// The user whose tenant pays.
     payer: u32,
+    /// The key of the vGPU, if it was granted to somebody else, as clouds do: it leaves room for others.
+    lent: Option<u32>,
     /// As measured last, in bytes.
     measured: u64,
     /// What it may take besides until it is measured again, in bytes.
@@ -57,6 +59,19 @@ pub(crate) enum HostError {
         /// In MiB.
         limit: u64,
     },
+    /// A vGPU that was granted, beside others of the same user.
+    #[error(
+        "this vGPU's sessions would take {taken} MiB of host memory, more than the {left} MiB that \
+         are left for other vGPUs of user {uid} (limits.users.*.host_memory, limits.host_memory)"
+    )]
+    Lent {
+        /// Whose it is.
+        uid: u32,
+        /// In MiB.
+        taken: u64,
+        /// In MiB.
+        left: u64,
+    },
     /// The node.
     #[error(
         "all sessions take {taken} MiB of host memory and may take {limit} MiB \
@@ -85,14 +100,20 @@ impl HostLedger {
     }
 
     /// Whether there is room for the worker of another session of a tenant.
-    pub(crate) fn check_room(&self, payer: u32, limit: u64) -> Result<(), HostError> {
-        self.check(payer, WORKER_BYTES, limit)
+    pub(crate) fn check_room(
+        &self,
+        payer: u32,
+        lent: Option<u32>,
+        limit: u64,
+    ) -> Result<(), HostError> {
+        self.check(payer, lent, WORKER_BYTES, limit)
     }
 
-    /// A session of a tenant is there.
-    pub(crate) fn begin(&mut self, session: u32, payer: u32) {
+    /// A session of a tenant is there, of a vGPU that was granted to somebody else perhaps.
+    pub(crate) fn begin(&mut self, session: u32, payer: u32, lent: Option<u32>) {
         let held = Held {
             payer,
+            lent,
             measured: 0,
             promised: WORKER_BYTES,
             is_loading: false,
@@ -120,7 +141,7 @@ impl HostLedger {
     /// while: who asks in a loop has nobody look at `/proc` all the time.
     pub(crate) fn stale(&mut self, refused: HostError, now: Instant) -> Vec<u32> {
         let is_of = |held: &Held| match refused {
-            HostError::User { uid, .. } => held.payer == uid,
+            HostError::User { uid, .. } | HostError::Lent { uid, .. } => held.payer == uid,
             HostError::Node { .. } => true,
         };
         let is_due = |held: &Held| {
@@ -150,7 +171,7 @@ impl HostLedger {
             return Ok(());
         }
         let more = images.saturating_mul(LOWERED_PER_BYTE).saturating_add(LOWERED_BYTES);
-        self.check(held.payer, more, limit)?;
+        self.check(held.payer, held.lent, more, limit)?;
         self.sessions.insert(session, Held { promised: more, is_loading: true, ..held });
         Ok(())
     }
@@ -160,8 +181,8 @@ impl HostLedger {
         let Some(held) = self.sessions.get_mut(&session) else { return Ok(()) };
         // What it was allowed before it has taken, and that was measured, or asks for now.
         let before = std::mem::take(&mut held.ahead);
-        let payer = held.payer;
-        let checked = self.check(payer, more, limit);
+        let (payer, lent) = (held.payer, held.lent);
+        let checked = self.check(payer, lent, more, limit);
         if let Some(held) = self.sessions.get_mut(&session) {
             held.ahead = if checked.is_ok() { more } else { before };
         }
@@ -174,7 +195,7 @@ impl HostLedger {
         let after = Held { pinned: bytes, ..held };
         let more = after.bytes().saturating_sub(held.bytes());
         if more > 0 {
-            self.check(held.payer, more, limit)?;
+            self.check(held.payer, held.lent, more, limit)?;
         }
         self.sessions.insert(session, after);
         Ok(())
@@ -185,7 +206,7 @@ impl HostLedger {
         self.sessions.values().map(Held::bytes).sum()
     }
 
-    fn check(&self, payer: u32, more: u64, limit: u64) -> Result<(), HostError> {
+    fn check(&self, payer: u32, lent: Option<u32>, more: u64, limit: u64) -> Result<(), HostError> {
         let of_tenant = self.sessions.values().filter(|held| held.payer == payer);
         let of_tenant: u64 = of_tenant.map(Held::bytes).sum();
         if of_tenant.saturating_add(more) > limit {
@@ -194,6 +215,16 @@ impl HostLedger {
         let total = self.total();
         if total.saturating_add(more) > self.limit {
             return Err(HostError::Node { taken: total >> 20, limit: self.limit >> 20 });
+        }
+        let Some(vgpu) = lent else { return Ok(()) };
+        // Whoever has one such vGPU knows nothing of the others' limits: as much as one has stays
+        // free, so that there is something for the next one however many take all they can.
+        let of_vgpu = self.sessions.values().filter(|held| held.lent == Some(vgpu));
+        let taken = of_vgpu.map(Held::bytes).sum::<u64>().saturating_add(more);
+        let left = (limit - of_tenant).min(self.limit - total) - more;
+        if taken > left {
+            let (taken, left) = (taken >> 20, left >> 20);
+            return Err(HostError::Lent { uid: payer, taken, left });
         }
         Ok(())
     }
@@ -212,8 +243,8 @@ mod tests {
         payer: u32,
         limit: u64,
     ) -> Result<(), HostError> {
-        ledger.check_room(payer, limit)?;
-        ledger.begin(session, payer);
+        ledger.check_room(payer, None, limit)?;
+        ledger.begin(session, payer, None);
         Ok(())
     }
 
@@ -232,6 +263,21 @@ mod tests {
         assert_eq!(refused, HostError::Node { taken: 198, limit: 200 });
         ledger.end(1);
         begin(&mut ledger, 4, 1002, 100 * MIB).unwrap();
+    }
+
+    /// A cloud's vGPUs are all one user's, and each is another customer's.
+    #[test]
+    fn a_granted_vgpu_leaves_as_much_for_others_as_it_has() {
+        let (one, other) = (Some(1), Some(2));
+        let mut ledger = HostLedger::new(160 * MIB);
+        for (session, vgpu) in [(1, one), (2, one), (3, other)] {
+            ledger.check_room(0, vgpu, 1 << 40).unwrap();
+            ledger.begin(session, 0, vgpu);
+            ledger.measure(session, 10 * MIB);
+        }
+        ledger.pin(1, 55 * MIB, 1 << 40).unwrap();
+        let refused = ledger.pin(2, 15 * MIB, 1 << 40).unwrap_err();
+        assert_eq!(refused, HostError::Lent { uid: 0, taken: 70, left: 80 }, "{refused}");
     }
 
     #[test]

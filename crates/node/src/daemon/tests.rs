@@ -49,7 +49,7 @@ impl Fixture {
     /// empty.
     pub(super) fn reservation(&self, uid: u32, name: &str) -> Result<Reservation, Refusal> {
         let hello = HelloBody::question(name);
-        self.daemon.reserve_session(&hello, &Credentials { pid: None, uid, gid: uid })
+        self.daemon.reserve_session(&hello, &Credentials { pid: None, uid, gid: uid }, false)
     }
 
     /// Asks what `caller` may ask.

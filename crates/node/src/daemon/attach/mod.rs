@@ -119,7 +119,8 @@ fn proceed(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment) {
 
 /// Gives a tenant that may attach a thread.
 fn admit(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment) {
-    match daemon.reserve_session(&attachment.hello, &attachment.tenant) {
+    let is_lent = !matches!(attachment.client, Client::Here);
+    match daemon.reserve_session(&attachment.hello, &attachment.tenant, is_lent) {
         Ok(reservation) => receive(daemon, socket, attachment, reservation),
         Err(refusal) => refuse(&socket, &attachment.tenant, refusal),
     }
@@ -138,7 +139,7 @@ pub(crate) fn serve_runner(
         if hello.vgpu != vgpu {
             return Err(no_hello(RefusalCode::Malformed, "it names another vGPU"));
         }
-        let reservation = daemon.reserve_session(&hello, runner)?;
+        let reservation = daemon.reserve_session(&hello, runner, false)?;
         Ok((Attachment { hello, tenant: *runner, client: Client::Here }, reservation))
     });
     match reserved {

@@ -48,11 +48,13 @@ pub(crate) fn name_asked(hello: &HelloBody, uid: u32) -> String {
 }
 
 impl Daemon {
-    /// Takes a place in the tables, for as long as the session lasts.
+    /// Takes a place in the tables, for as long as the session lasts. `is_lent` says that its vGPU
+    /// was granted to somebody who is no user here.
     pub(crate) fn reserve_session(
         &self,
         hello: &HelloBody,
         tenant: &peer::Credentials,
+        is_lent: bool,
     ) -> Result<Reservation, Refusal> {
         let mut tables = self.tables();
         let name = name_asked(hello, tenant.uid);
@@ -61,12 +63,13 @@ impl Daemon {
             return Err(Refusal { code: RefusalCode::Permission, message });
         }
         let payer = self.payer_of(&tables, &name, tenant);
-        self.check_room(&mut tables, tenant.uid, payer)?;
+        let lent = tables.registry.find(&name).ok().filter(|_| is_lent).map(|vgpu| vgpu.key);
+        self.check_room(&mut tables, tenant.uid, payer, lent)?;
         let (vgpu, is_new) = self.find_or_create(&mut tables, name, hello, tenant, payer)?;
         let vgpu = self.in_service(&mut tables, vgpu)?;
         let device = self.home_of(&vgpu)?.key;
         let key = (0..).find(|key| !tables.sessions.contains_key(key)).unwrap_or(0);
-        tables.host.begin(key, payer);
+        tables.host.begin(key, payer, is_lent.then_some(vgpu.key));
         self.tenancy.settle(vgpu.key, payer);
         let limits = self.tenant_limits(tenant.uid, payer);
         let id = tables.registry.open_session(vgpu.key);
@@ -139,7 +142,13 @@ impl Daemon {
 
     /// Whether a user of the tenant of `payer` may have another session. A further one of the
     /// tenant must leave as many places free as the tenant has, unless it is the administrators'.
-    fn check_room(&self, tables: &mut Tables, uid: u32, payer: u32) -> Result<(), Refusal> {
+    fn check_room(
+        &self,
+        tables: &mut Tables,
+        uid: u32,
+        payer: u32,
+        lent: Option<u32>,
+    ) -> Result<(), Refusal> {
         let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
         let configured = self.config.limits.sessions;
         let room = configured.min(self.room.sessions);
@@ -163,9 +172,16 @@ impl Daemon {
                 who()
             ));
         }
+        let of_vgpu = |vgpu| tables.sessions.values().filter(|one| one.vgpu == vgpu).count();
+        if let Some(own) = lent.map(of_vgpu).filter(|own| *own > 0 && *own >= free) {
+            return exhausted(format!(
+                "this vGPU has {own} sessions, and the {free} places that are left of {room} are \
+                 for others"
+            ));
+        }
         // Before anything is created for it.
         let limit = limits.host_memory_bytes;
-        let checked = tables.find_host_room(|host| host.check_room(payer, limit));
+        let checked = tables.find_host_room(|host| host.check_room(payer, lent, limit));
         checked.or_else(|error| exhausted(error.to_string()))
     }
 

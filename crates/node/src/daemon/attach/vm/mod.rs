@@ -376,7 +376,7 @@ impl Daemon {
         let payer = self.payer_of_machine(server);
         let limit = self.tenant_limits(server.uid, payer).host_memory_bytes;
         let mut tables = self.tables();
-        tables.host.begin(host, payer);
+        tables.host.begin(host, payer, None);
         tables.host.measure(host, 0);
         tables.host.pin(host, bytes, limit).map_err(|error| {
             tables.host.end(host);
