@@ -247,7 +247,7 @@ impl Tenant {
             let shape = Shape { width: MIB, height: 1, depth: 1 };
             self.submit(&WireCommand::Copy { stream: StreamId::LEGACY, dst, src, shape });
             assert_eq!(self.wait(), Status::SUCCESS);
-            let mut found = [0; MIB as usize];
+            let mut found = [0; 1 << 20];
             window.read_exact_at(&mut found, 0).unwrap();
             let word = |word: &[u8]| u32::from_le_bytes(word.try_into().unwrap());
             words.extend(found.chunks_exact(4).map(word));
