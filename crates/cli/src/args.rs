@@ -590,7 +590,7 @@ pub(crate) struct BenchOptions {
     /// in it.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) guest: Option<PathBuf>,
-    /// `memory`: Python with tinygrad and NumPy; without it its clients are compiled programs alone.
+    /// `memory`: Python with tinygrad and NumPy; without it its clients are compiled programs.
     #[arg(long, value_name = "PATH", requires = "train")]
     pub(crate) python: Option<PathBuf>,
     /// The training program for Python.

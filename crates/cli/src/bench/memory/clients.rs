@@ -1,6 +1,6 @@
-//! Unmodified programs, all at once on a device of few slots: tinygrad's training loop, whose memory
-//! stays, and compiled examples, which are run again and again. Each checks its own result, and one
-//! that does not end well ends the benchmark.
+//! Unmodified programs, all at once on a device of few slots: tinygrad's training loop, whose
+//! memory stays, and compiled examples, which are run again and again. Each checks its own result,
+//! and one that does not end well ends the benchmark.
 
 use std::ops::Range;
 use std::process::{Command, Stdio};
@@ -25,8 +25,8 @@ const TIMES: [u64; 2] = [2, 4];
 const TRAINERS: u64 = 1;
 /// Units of the hidden layer for each multiple of the device: 0.8 MiB, each a step's work, too.
 const HIDDEN: u64 = 4_000;
-/// Compiled examples: vGPU, program, and the number of elements that makes 4, 4 and 3.5 MiB for each
-/// multiple. With a training loop any two of them have more than the multiple.
+/// Compiled examples: vGPU, program, and the number of elements that makes 4, 4 and 3.5 MiB for
+/// each multiple. With a training loop any two of them have more than the multiple.
 const EXAMPLES: [(&str, &str, u64); 3] = [
     ("vector_add", "vector_add", 350_000),
     ("vector_add2", "vector_add", 350_000),

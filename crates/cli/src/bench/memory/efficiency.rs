@@ -1,6 +1,6 @@
-//! What exchanges leave of the device at the paper's proportions: fifteen vGPUs of 6, 11 and 16 slots
-//! on 54 of them, 1.22 ms for a slot, turns of 16 ms. Slots are smaller, and an entry takes as much
-//! longer.
+//! What exchanges leave of the device at the paper's proportions: fifteen vGPUs of 6, 11 and 16
+//! slots on 54 of them, 1.22 ms for a slot, turns of 16 ms. Slots are smaller here, and an entry
+//! takes as much longer.
 
 use anyhow::Result;
 
