@@ -317,7 +317,7 @@ const BENCHES: [Bench; 29] = [
         ],
     },
     Bench {
-        name: "memory",
+        name: MEMORY,
         rows: &[
             Row("engine_over_flat", "translated over flat, slowest kernel", AtMost(1.05)),
             Row(
@@ -353,7 +353,31 @@ const BENCHES: [Bench; 29] = [
                 Told,
             ),
             Row("over_demand_4x_exceeds_contents", "over demand paging, nothing stays", Told),
+            Row(
+                "pipelined_efficiency_real_modelled",
+                "what exchanges leave of the device, 15 vGPUs, 1.22 ms a slot, turns of 16 ms",
+                AtLeast(0.9),
+            ),
+            Row("exact_efficiency_real_modelled", "the same, `exact`", Told),
+            Row("scores_efficiency_real_modelled", "the same, `scores`", Told),
+            Row(
+                "pipelined_work_of_occupied_real_modelled",
+                "kernels' part of kernels and exchanges, `pipelined`",
+                Told,
+            ),
+            Row("scores_work_of_occupied_real_modelled", "the same, `scores`", Told),
             Row("verified", "every program found its memory", AtLeast(1.0)),
+            Row(
+                "clients_4x_over_swap_modelled",
+                "4x, unmodified programs: throughput over whole-vGPU swap, DymGPU's cost",
+                AtLeast(1.0),
+            ),
+            Row("clients_4x_over_swap_contents", "the same, contents swapped", AtLeast(1.0)),
+            Row("clients_2x_over_swap_modelled", "2x, DymGPU's cost", AtLeast(1.0)),
+            Row("clients_4x_memory_over_device_modelled", "their memory over the device's", Told),
+            Row("clients_trainers", "tinygrad's training loops among them", AtLeast(1.0)),
+            Row("clients_ended_well", "programs that ended, each with the right result", Told),
+            Row("clients_verified", "all of them", AtLeast(1.0)),
         ],
     },
     Bench {
@@ -437,6 +461,9 @@ const PREDICT: &str = "predict";
 /// The one of the services of the cloud, which boots machines.
 const CONTROL: &str = "control";
 
+/// The one with programs in Python.
+const MEMORY: &str = "memory";
+
 /// What ends the names of benchmarks that run `--via tls` and `--via vm`.
 const VIA_TLS: &str = "_tls";
 const VIA_VM: &str = "_vm";
@@ -478,6 +505,17 @@ pub(crate) fn run(only: &[String], page_alone: bool) -> Result<()> {
                 name if name == CONTROL || name.ends_with(VIA_VM) => {
                     let guest = programs::bench_guest_image(&examples)?;
                     measure(name, &examples, &["--guest".as_ref(), guest.as_os_str()])?
+                }
+                name if name == MEMORY => {
+                    let train = root().join("examples/python/train.py");
+                    let interpreter = python.interpreter();
+                    let more = [
+                        "--python".as_ref(),
+                        interpreter.as_os_str(),
+                        "--train".as_ref(),
+                        train.as_os_str(),
+                    ];
+                    measure(name, &examples, &more)?
                 }
                 name => measure(name, &examples, &[])?,
             };

@@ -591,8 +591,15 @@ pub(crate) struct BenchOptions {
     /// in it.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) guest: Option<PathBuf>,
+    /// `memory`: Python with tinygrad and NumPy; without it its clients are compiled programs.
+    #[arg(long, value_name = "PATH", requires = "train")]
+    pub(crate) python: Option<PathBuf>,
+    /// The training program for Python.
+    #[arg(long, value_name = "FILE", requires = "python")]
+    pub(crate) train: Option<PathBuf>,
     /// Only these attacks of `adversary`, these runs of `flexy` (`deadline_80_20`), these programs
-    /// of `fairgv --via vm` (`MM`, `figure2`), or these applications of `remote`.
+    /// of `fairgv --via vm` (`MM`, `figure2`), these applications of `remote`, or these parts of
+    /// `memory`.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 }

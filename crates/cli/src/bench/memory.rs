@@ -5,8 +5,11 @@
 //! works on a part of it: all parts fit on the device together (`fits`), or nobody's memory stays
 //! (`exceeds`). The program counts its work, and checks all of its memory at the end.
 
+mod clients;
+mod efficiency;
+
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -35,6 +38,10 @@ const COSTS: [Cost; 3] = [
 const WAYS: [&str; 5] = ["exact", "whole", "scores", "demand", "pipelined"];
 /// The longest quantum that a node takes, for a swap like nvshare's, which has turns of 30 s.
 const LONG_QUANTUM_US: &str = "1000000";
+/// At either end of the windows, in seconds: everybody is at work between.
+const SURE: f64 = 0.03;
+/// What is measured beside the loads, and `turns`, which are two of a load's rows.
+const PARTS: [&str; 3] = ["engine", "efficiency", "turns"];
 /// Until tenants begin that have their memory, and have read when.
 const TOLD: Duration = Duration::from_millis(100);
 /// Runs of the engine's kernels on either side, side by side.
@@ -78,10 +85,73 @@ struct Windows {
     seconds: f64,
 }
 
+/// Memory of a tenant and what it works on, in MiB.
+#[derive(Clone, Copy)]
+struct Size {
+    mib: u64,
+    working_mib: u64,
+}
+
+impl Size {
+    /// It works on everything that it has.
+    const fn all_worked_on(mib: u64) -> Self {
+        Self { mib, working_mib: mib }
+    }
+}
+
 /// Work of all tenants together: blocks per second in each window.
 struct Seen {
     rates: Vec<f64>,
     counts: Counts,
+    passed: Passed,
+}
+
+/// What a device did in a time in which everybody was at work, all in ns but for the entries.
+#[derive(Clone, Copy)]
+struct Passed {
+    wall: f64,
+    copying: f64,
+    entries: f64,
+    busy: f64,
+}
+
+impl Passed {
+    /// From now until so long after it.
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of seconds")]
+    fn look(host: &Host, span: Duration) -> Result<Self> {
+        let mut client = host.daemon()?.sockets().connect()?;
+        let mut seen = || -> Result<_> {
+            let device = client.stats()?.devices.into_iter().next();
+            let device = device.context("a node has a device")?;
+            let memory = device.memory;
+            Ok((Instant::now(), [memory.copying_ns, memory.copied_entries, device.busy_ns]))
+        };
+        let (from, before) = seen()?;
+        std::thread::sleep(span);
+        let (to, after) = seen()?;
+        let of = |index: usize| (after[index] - before[index]) as f64;
+        let wall = to.duration_since(from).as_nanos() as f64;
+        Ok(Self { wall, copying: of(0), entries: of(1), busy: of(2) })
+    }
+
+    /// The part of the time in which nothing was exchanged. What an entry is said to take has what
+    /// it takes in it.
+    #[expect(clippy::cast_precision_loss, reason = "some thousand ns")]
+    fn efficiency(self, entry_ns: u64) -> f64 {
+        1.0 - self.copying.max(self.entries * entry_ns as f64) / self.wall
+    }
+
+    /// The part of it that kernels had.
+    fn busy(self) -> f64 {
+        self.busy / self.wall
+    }
+
+    /// What kernels had of the time in which the device had something to do: a host that is too
+    /// slow for its device is not in it.
+    fn work_of_occupied(self, entry_ns: u64) -> f64 {
+        let exchanging = 1.0 - self.efficiency(entry_ns);
+        self.busy() / (self.busy() + exchanging).max(f64::MIN_POSITIVE)
+    }
 }
 
 /// What switches and faults of a device did, and the turns of its vGPUs.
@@ -132,12 +202,21 @@ impl Windows {
     const fn long(self) -> u32 {
         if self.count > 4 { 2 } else { 1 }
     }
+
+    /// What passes before the first that counts, in seconds.
+    fn before(self) -> f64 {
+        f64::from(self.before) * self.seconds
+    }
 }
 
 impl Load {
     /// Memory of each tenant, in MiB.
     fn tenant_mib(self) -> u64 {
         self.times * DEVICE_MIB / TENANTS
+    }
+
+    fn size(self) -> Size {
+        Size { mib: self.tenant_mib(), working_mib: self.working_mib }
     }
 
     /// The part of it that is worked on: what all can have on the device at once, or everything.
@@ -159,19 +238,27 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let text = format!(
         "{TENANTS} tenants on a device of {DEVICE_MIB} MiB; {} rounds of all ways in turn; medians \
          of {} windows of {} s in each, after {} of them; ratios: medians of those within a round; \
-         turns of 1 s: {} of 4 s; engine: {} runs",
+         turns of 1 s: {} of 4 s; engine: {} runs; efficiency: {}; clients: {}",
         windows.rounds,
         windows.count,
         windows.seconds,
         windows.before,
         windows.long(),
         engine_runs(context),
+        efficiency::in_words(context),
+        clients::in_words(context),
     );
     let mut document = Document::new("memory", "real", &text);
     let times = TIMES.map(|times| times.to_string());
-    context.check_only(times.iter().map(String::as_str).chain(["engine", "turns"]))?;
+    context.check_only(times.iter().map(String::as_str).chain(PARTS).chain(clients::PARTS))?;
     if context.wants("engine") {
         engine(context, &mut document)?;
+    }
+    if context.wants("efficiency") {
+        efficiency::run(context, &mut document)?;
+    }
+    if TIMES.into_iter().any(|times| clients::is_wanted(context, times)) {
+        clients::run(context, &mut document)?;
     }
     let mut least = f64::MAX;
     for times in TIMES.into_iter().filter(|times| context.wants(&times.to_string())) {
@@ -214,12 +301,17 @@ fn compare(
     let ways = cost.ways();
     // Of each way, by round.
     let mut rates = WAYS.map(|_| Vec::new());
+    let mut left = WAYS.map(|_| Vec::new());
     for step in 0..windows.rounds * ways.len() {
         // Another way is first in each round.
         let index = (step + step / ways.len()) % ways.len();
         let run = contend(context, load, (ways[index], cost.entry_ns, None), windows)?;
         document.row(row(&label, ways[index], &run));
         rates[index].push(median(&run.rates));
+        left[index].push(run.passed.efficiency(cost.entry_ns));
+    }
+    for (way, left) in ways.iter().zip(&left) {
+        document.figure(format!("{way}_efficiency_real_{label}"), median(left));
     }
     let [own, whole, scores, demand, ahead] = &rates;
     document.figure(format!("blocks_per_s_{label}"), median(own));
@@ -275,12 +367,14 @@ fn beside(document: &mut Document, name: &str, one: &[f64], other: &[f64]) -> f6
 
 /// Counts are of the windows, what was before them and the reading back at the end.
 fn row(load: &str, way: &str, seen: &Seen) -> Value {
+    let Passed { wall, copying, busy, .. } = seen.passed;
     let Counts { turns, switches, copied_slots, copied_entries, .. } = seen.counts;
     let Counts { faults, replaced_parts, ahead_slots, .. } = seen.counts;
     json!({
         "load": load, "way": way, "blocks_per_s": seen.rates, "turns": turns, "switches": switches,
         "copied_slots": copied_slots, "copied_entries": copied_entries, "faults": faults,
         "replaced_parts": replaced_parts, "ahead_slots": ahead_slots,
+        "copying": copying / wall, "busy": busy / wall,
     })
 }
 
@@ -309,14 +403,14 @@ fn start(
     context: &Context,
     host: &Host,
     name: &str,
-    load: Load,
+    size: Size,
     windows: Windows,
 ) -> Result<Tenant> {
     let mut command = context.program("working");
     let seconds = f64::from(windows.before + windows.count) * windows.seconds;
     // What else a program has on the device fits into a MiB.
-    let blocks = load.tenant_mib() - 1;
-    command.arg(blocks.to_string()).arg(load.working_mib.min(blocks).to_string());
+    let blocks = size.mib - 1;
+    command.arg(blocks.to_string()).arg(size.working_mib.min(blocks).to_string());
     command.arg(format!("{seconds}")).args(["--start", "-"]);
     command.args(["--window", &windows.seconds.to_string()]);
     host.start_with_input(name, 1, command, Stdio::piped())
@@ -324,28 +418,32 @@ fn start(
 
 /// All tenants at once.
 fn contend(context: &Context, load: Load, way: Way<'_>, windows: Windows) -> Result<Seen> {
-    let settings = settings(load, way);
-    let settings: Vec<(&str, &str)> = settings.iter().map(|(k, v)| (*k, v.as_str())).collect();
-    together(context, load, &settings, TENANTS, windows)
+    let sizes = vec![load.size(); usize::try_from(TENANTS)?];
+    together(context, &sizes, &settings(load, way), windows)
 }
 
-/// So many tenants at once.
+/// Tenants of these sizes at once.
 fn together(
     context: &Context,
-    load: Load,
-    settings: &[(&str, &str)],
-    tenants: u64,
+    sizes: &[Size],
+    settings: &[(&'static str, String)],
     windows: Windows,
 ) -> Result<Seen> {
-    Host::on_node(context, false, settings, |host| {
-        let started =
-            (0..tenants).map(|key| start(context, host, &format!("tenant{key}"), load, windows));
+    let settings: Vec<(&str, &str)> = settings.iter().map(|(k, v)| (*k, v.as_str())).collect();
+    Host::on_node(context, false, &settings, |host| {
+        let started = sizes
+            .iter()
+            .enumerate()
+            .map(|(key, size)| start(context, host, &format!("tenant{key}"), *size, windows));
         let mut started = started.collect::<Result<Vec<Tenant>>>()?;
         // However long it took them to have their memory, all work in the same windows.
         started.iter_mut().try_for_each(|tenant| tenant.line().map(drop))?;
         let before = Counts::of(host)?;
         let begin = start_after(TOLD);
         started.iter_mut().try_for_each(|tenant| tenant.tell(&begin))?;
+        std::thread::sleep(TOLD + Duration::from_secs_f64(windows.before() + SURE));
+        let seconds = f64::from(windows.count) * windows.seconds;
+        let passed = Passed::look(host, Duration::from_secs_f64(seconds - 2.0 * SURE))?;
         let mut rates = vec![0.0; windows.count as usize];
         for tenant in started {
             let lines = tenant.finish()?;
@@ -353,18 +451,22 @@ fn together(
             let counts = counts.skip(windows.before as usize);
             rates.iter_mut().zip(counts).for_each(|(rate, count)| *rate += count / windows.seconds);
         }
-        ensure!(rates.iter().sum::<f64>() > 0.0, "{tenants} tenants did no work");
-        Ok(Seen { rates, counts: Counts::of(host)?.since(before) })
+        ensure!(rates.iter().sum::<f64>() > 0.0, "{} tenants did no work", sizes.len());
+        Ok(Seen { rates, counts: Counts::of(host)?.since(before), passed })
     })
 }
 
 /// The static partition: as many tenants as the device has memory for, and the others wait.
 fn alone(context: &Context, load: Load, windows: Windows, document: &mut Document) -> Result<()> {
     let tenants = DEVICE_MIB / load.tenant_mib();
-    let [memory, slot, quota] = [DEVICE_MIB, SLOT_MIB, load.tenant_mib()].map(mebibytes);
-    let settings =
-        [("device.memory", memory.as_str()), ("device.slot", &slot), ("defaults.memory", &quota)];
-    let seen = together(context, load, &settings, tenants, windows)?;
+    let settings = [
+        ("device.memory", DEVICE_MIB),
+        ("device.slot", SLOT_MIB),
+        ("defaults.memory", load.tenant_mib()),
+    ]
+    .map(|(name, count)| (name, mebibytes(count)));
+    let sizes = vec![load.size(); usize::try_from(tenants)?];
+    let seen = together(context, &sizes, &settings, windows)?;
     let label = format!("blocks_per_s_{}x_{}_static_{tenants}_at_once", load.times, load.name);
     document.baseline(label, median(&seen.rates));
     Ok(())
@@ -379,7 +481,7 @@ fn refused(context: &Context, times: u64, document: &mut Document) -> Result<()>
     let refused = Host::on_node(context, false, &settings, |host| {
         let mut refused = 0.0;
         for key in 0..TENANTS {
-            let tenant = start(context, host, &format!("tenant{key}"), load, windows)?;
+            let tenant = start(context, host, &format!("tenant{key}"), load.size(), windows)?;
             refused += f64::from(u8::from(tenant.finish().is_err()));
         }
         Ok(refused)

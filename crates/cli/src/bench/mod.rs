@@ -133,6 +133,15 @@ pub(crate) struct Context {
     guest: Option<PathBuf>,
     /// How long kernels last.
     pace: Pace,
+    /// What trains with tinygrad, if there is such a Python.
+    python: Option<Python>,
+}
+
+/// A Python with tinygrad and NumPy, and its training program.
+#[derive(Debug)]
+struct Python {
+    interpreter: PathBuf,
+    train: PathBuf,
 }
 
 impl Context {
@@ -146,6 +155,7 @@ impl Context {
             via: None,
             guest: None,
             pace: Pace::Modelled,
+            python: None,
         }
     }
 
@@ -165,6 +175,12 @@ impl Context {
     }
 }
 
+/// What trains with tinygrad, if it was said.
+fn python(options: &BenchOptions) -> Option<Python> {
+    let (interpreter, train) = (options.python.clone()?, options.train.clone()?);
+    Some(Python { interpreter, train })
+}
+
 /// `weft bench`
 pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
     let mut context = Context {
@@ -180,6 +196,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         via: options.via,
         guest: options.guest.clone(),
         pace: Pace::Modelled,
+        python: python(options),
     };
     let is_remote = context.via == Some(via::Via::Tls);
     if is_remote && !matches!(options.name, Name::Call | Name::Copy | Name::Overhead) {

@@ -411,6 +411,17 @@ impl Tenant {
 }
 
 impl Tenant {
+    /// The same as [`Tenant::finish`] for a program that says its verdict in words.
+    pub(crate) fn passes(mut self) -> Result<()> {
+        let child = self.child.take().context("a tenant was waited for already")?;
+        let output = child.wait_with_output().context("cannot wait for a tenant")?;
+        let passed = String::from_utf8_lossy(&output.stdout).contains("PASSED");
+        if !output.status.success() || !passed {
+            bail!("tenant {} failed ({}) or computed something wrong", self.name, output.status);
+        }
+        Ok(())
+    }
+
     /// The same as [`Tenant::finish`] for a program that has to end within a time.
     ///
     /// # Errors

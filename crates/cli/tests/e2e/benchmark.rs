@@ -1,15 +1,17 @@
 //! `weft bench NAME --quick` in tests: figures are held against controls of the same run.
 
+use std::ffi::OsStr;
+
 use serde_json::Value;
 
-use crate::support::{finish, provided, text_of, weft};
+use crate::support::{DEADLINE, finish_within, provided, text_of, weft};
 
 /// Runs a benchmark, again if `faults` finds some: processors that are taken away for a moment must
 /// not decide.
 pub(crate) fn finds_no_fault(name: &str, faults: impl Fn(&Value) -> Vec<String>) {
     let mut found = Vec::new();
     for _ in 0..3 {
-        let faults = faults(&measured(name));
+        let faults = faults(&measured(name, &[]));
         if faults.is_empty() {
             return;
         }
@@ -25,11 +27,13 @@ pub(crate) fn number(document: &Value, part: &str, name: &str) -> f64 {
     value.unwrap_or_else(|| panic!("no {part}.{name} in {document}"))
 }
 
-fn measured(name: &str) -> Value {
+/// The document of a benchmark with these flags.
+pub(crate) fn measured(name: &str, flags: &[&OsStr]) -> Value {
     let mut command = weft();
     command.args(["bench", name, "--quick", "--json", "--programs"]);
-    command.arg(provided("WEFT_TEST_PROGRAMS"));
-    let output = finish(command);
+    command.arg(provided("WEFT_TEST_PROGRAMS")).args(flags);
+    // Several programs in turn, each within the deadline.
+    let output = finish_within(4 * DEADLINE, command);
     assert!(output.status.success(), "{}", text_of(&output));
     serde_json::from_slice(&output.stdout).unwrap()
 }

@@ -4,6 +4,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use weft_node::admin::MemoryReport;
 
+use crate::benchmark::{measured, number};
 use crate::support::{
     Conversation, Node, eventually, finish, program, python, root, success, text_of, weft,
 };
@@ -317,4 +318,42 @@ fn a_program_with_more_managed_memory_than_the_device_has_it_and_pays_for_it() {
     let refused = node.run(&flags, &program("managed"), &["64", "1"]).output().unwrap();
     assert!(!refused.status.success());
     assert!(text_of(&refused).contains("CUDA_ERROR_OUT_OF_MEMORY"), "{}", text_of(&refused));
+}
+
+/// `weft bench memory --only clients_2x`, short, and the same of four times.
+fn clients_are_measured(times: u32) {
+    let only = format!("clients_{times}x");
+    let (interpreter, train) = (python(), root().join("examples/python/train.py"));
+    let flags = [
+        "--only".as_ref(),
+        only.as_ref(),
+        "--python".as_ref(),
+        interpreter.as_os_str(),
+        "--train".as_ref(),
+        train.as_os_str(),
+    ];
+    let document = measured("memory", &flags);
+    let of = |name: &str| number(&document, "figures", name);
+    assert_eq!((of("clients_verified"), of("clients_trainers")), (1.0, 1.0), "{document}");
+    let memory = of(&format!("{only}_memory_over_device_modelled"));
+    assert!(memory >= f64::from(times), "{document}");
+    for way in ["exact", "whole"] {
+        for what in ["steps", "runs"] {
+            let rate = of(&format!("{only}_{what}_per_s_{way}_modelled"));
+            assert!(rate > 0.0, "{what} with {way}: {document}");
+        }
+    }
+    assert!(of(&format!("{only}_over_swap_modelled")) > 0.0, "{document}");
+    // The control: in equal parts of the device they do not run.
+    assert!(number(&document, "controls", &format!("refused_{only}_static")) > 0.0, "{document}");
+}
+
+#[test]
+fn unmodified_clients_with_twice_the_devices_memory_are_measured() {
+    clients_are_measured(2);
+}
+
+#[test]
+fn unmodified_clients_with_four_times_the_devices_memory_are_measured() {
+    clients_are_measured(4);
 }

@@ -80,17 +80,22 @@ pub(crate) fn in_network<T: Send>(network: &str, act: impl FnOnce() -> T + Send)
     std::thread::scope(|scope| scope.spawn(inside).join().unwrap())
 }
 
-/// Whether tests may be several users; says so if not. Where `CI=true` they must be able to: a
-/// test that checks nothing there would go unseen.
+/// Whether tests may be several users; says so if not ([`can_run`]).
 #[track_caller]
 pub(crate) fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
+    can_run(rustix::process::geteuid().is_root(), "only root can be several users, or mount disks")
+}
+
+/// Whether a test has what it takes; says what it lacks if not. Where `CI=true` it must have it: a
+/// test that checks nothing there would go unseen.
+#[track_caller]
+pub(crate) fn can_run(has_all: bool, lack: &str) -> bool {
+    if !has_all {
         let is_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
-        assert!(!is_ci, "CI=true, but only root can be several users");
-        eprintln!("not run: only root can be several users");
+        assert!(!is_ci, "CI=true, but {lack}");
+        eprintln!("not run: {lack}");
     }
-    is_root
+    has_all
 }
 
 /// A command, as another user in these groups besides its own.
@@ -394,14 +399,19 @@ fn processes_with(program: &str, argument: &str) -> Vec<(u32, u32)> {
 }
 
 /// Runs a command to its end, within the deadline.
-pub(crate) fn finish(mut command: Command) -> Output {
+pub(crate) fn finish(command: Command) -> Output {
+    finish_within(DEADLINE, command)
+}
+
+/// The same of what takes longer.
+pub(crate) fn finish_within(deadline: Duration, mut command: Command) -> Output {
     let shown = format!("{command:?}");
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.unwrap_or_else(|error| panic!("{shown}: {error}"));
     let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
     let (sender, receiver) = channel();
     std::thread::spawn(move || sender.send(child.wait_with_output()));
-    match receiver.recv_timeout(DEADLINE) {
+    match receiver.recv_timeout(deadline) {
         Ok(output) => output.unwrap(),
         Err(_) => {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -451,6 +461,18 @@ impl Conversation {
     /// The next line.
     pub(crate) fn line(&self) -> String {
         self.lines.recv_timeout(DEADLINE).expect("the program to print a line")
+    }
+
+    /// The next line of a program that may have ended instead.
+    pub(crate) fn line_if_any(&self) -> Option<String> {
+        self.lines.recv_timeout(DEADLINE).ok()
+    }
+
+    /// Sends a line to a program that may have ended, and waits for what it says then.
+    pub(crate) fn answer_if_any(&mut self, text: &str) -> Option<String> {
+        // Who has ended does not read.
+        let _ = writeln!(self.input.as_mut().unwrap(), "{text}");
+        self.line_if_any()
     }
 
     /// Sends a line.

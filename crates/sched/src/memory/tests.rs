@@ -30,7 +30,7 @@ fn starts(layout: &Layout) -> Vec<usize> {
 }
 
 /// Every slot is inside the region, nobody has one twice, and everybody has what was asked for.
-fn assert_sound(layout: &Layout, demands: &[Demand]) {
+pub(super) fn assert_sound(layout: &Layout, demands: &[Demand]) {
     assert_eq!(layout.places.len(), demands.len());
     for (place, demand) in layout.places.iter().zip(demands) {
         let mut slots: Vec<usize> = place.slots().collect();
@@ -210,7 +210,7 @@ fn expected_copies_are_those_of_a_table_with_drawn_turns() {
 }
 
 /// Up to `most` vGPUs and a region that each of them fits into.
-fn small(most: usize, region_max: usize) -> impl Strategy<Value = (usize, Vec<Demand>)> {
+pub(super) fn small(most: usize, region_max: usize) -> impl Strategy<Value = (usize, Vec<Demand>)> {
     let sizes = (1..=region_max).prop_flat_map(move |region| {
         (Just(region), prop::collection::vec((1..=region, 0..=EVERY_ROUND), 0..=most))
     });

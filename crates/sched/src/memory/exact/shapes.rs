@@ -206,3 +206,6 @@ fn lay(problem: &Problem<'_>, shape: &Shape) -> Layout {
 fn signed(slots: usize) -> i64 {
     i64::try_from(slots).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests;
