@@ -211,7 +211,7 @@ scenario_deployment() {
 }
 deployment() {
     "$BUILD/weft-control" deployment --json --what 'OpenStack, QEMU without KVM' --url "$GSAAS_URL" --token-file "$STATE/deployment.token" \
-        --cgpus 1,25,50,75 --repeats 3 --vms 15,30 --pace-ms 10000 --memory-mib 64 --drawing "$DEPLOYMENT.svg" > "$DEPLOYMENT.json"
+        --cgpus 1,25,50,75 --repeats 3 --vms 15 --pace-ms 10000 --memory-mib 64 --drawing "$DEPLOYMENT.svg" > "$DEPLOYMENT.json"
 }
 
 begin

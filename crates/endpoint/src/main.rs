@@ -6,6 +6,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -296,6 +298,7 @@ fn host(options: HostOptions) -> Result<()> {
     let lock = fs::File::options().create(true).append(true).open(lock_path)?;
     rustix::fs::flock(lock.as_fd(), FlockOperation::NonBlockingLockExclusive)
         .with_context(|| format!("another endpoint has {}", options.state.display()))?;
+    let _alone = alone_on_host()?;
     let mut agent = Agent::open(HostSettings { state: options.state, uplinks: options.uplink })?;
     // What was in force before goes on whether everything can be put in force or not.
     if let Err(failure) = agent.repair() {
@@ -304,6 +307,14 @@ fn host(options: HostOptions) -> Result<()> {
     let listener = host::serve::listen(&options.socket)?;
     answer("ready")?;
     Ok(host::serve::serve(&listener, agent)?)
+}
+
+/// Held for as long as this process has the rules of its network namespace, whose table has one
+/// name: a second one with a state of its own would take away what the first one put there.
+fn alone_on_host() -> Result<UnixListener> {
+    let name = UnixAddress::from_abstract_name(b"weft-endpoint-host")?;
+    UnixListener::bind_addr(&name)
+        .context("another `weft-endpoint host` has the rules of this host")
 }
 
 fn bench_host(programs: Option<&Path>, json: bool) -> Result<()> {

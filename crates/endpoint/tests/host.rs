@@ -159,9 +159,14 @@ fn a_spoofed_address_gets_nowhere() {
     host.put(&[b.row("b", 2, "169.254.77.2:18515", &node)]);
     assert_eq!(ask(&mut open(&a, MASKED)).unwrap(), "node 192.168.50.1 hello");
     let before = host.dropped("spoofed");
+    // Whoever is somebody else is not told of the host's hardware address, and knows it already.
+    let shown = host.lab.host.run("ip", &["-br", "link", "show", &b.tap]).unwrap();
+    let mac = shown.split_whitespace().nth(2).unwrap();
+    let knows = format!("neigh replace 169.254.77.1 lladdr {mac} dev eth0 nud permanent");
     // B says that it is A: its address; its hardware address; both.
     b.inside.ip("addr flush dev eth0\n addr add 10.0.0.2/24 dev eth0").unwrap();
     b.inside.ip("route add 169.254.77.0/24 dev eth0").unwrap();
+    b.inside.ip(&knows).unwrap();
     refused(&b, MASKED);
     b.inside.ip("link set eth0 address 02:00:00:00:00:01").unwrap();
     refused(&b, MASKED);
@@ -180,6 +185,53 @@ fn a_spoofed_address_gets_nowhere() {
              route add 169.254.77.0/24 dev eth0")
         .unwrap();
     assert_eq!(ask(&mut open(&b, "169.254.77.2:18515")).unwrap(), "node 192.168.50.1 hello");
+}
+
+/// The host tells a VM of no hardware address but those of its masked addresses, and takes no note
+/// of whoever a VM says that it is: its table of neighbours is all tenants'.
+#[test]
+fn a_vm_asks_for_masked_addresses_only_and_as_itself() {
+    let Some(host) = Host::new() else { return };
+    let vm = host.lab.vm(1, "10.0.0.2", None).unwrap();
+    host.put(&[vm.row("i1", 1, "169.254.77.1:18515", &format!("{NODE}:7001"))]);
+    vm.inside.ip("route add 192.168.50.0/24 dev eth0").unwrap();
+    // What is sent to an address is held until its hardware address is known.
+    let ask = |from: &str, whom: &str| {
+        let sent =
+            vm.inside.within(|| UdpSocket::bind((from, 0)).unwrap().send_to(b"x", (whom, 9)));
+        sent.unwrap().unwrap();
+    };
+    let knows = |namespace: &Namespace, device: &str, address: &str| {
+        let shown = namespace.run("ip", &["neigh", "show", address, "dev", device]).unwrap();
+        shown.contains("lladdr")
+    };
+    ask("10.0.0.2", "169.254.77.1");
+    let wait_for_masked = || {
+        let deadline = Instant::now() + LIMIT;
+        while !knows(&vm.inside, "eth0", "169.254.77.1") {
+            assert!(Instant::now() < deadline, "nobody answers for the masked address");
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    wait_for_masked();
+    // Answers would have come by then: each is asked for before the next one that is answered.
+    ask("10.0.0.2", "192.168.50.1");
+    vm.inside.ip("addr add 10.99.0.1/32 dev eth0").unwrap();
+    ask("10.99.0.1", "169.254.77.2");
+    vm.inside.ip("neigh del 169.254.77.1 dev eth0").unwrap();
+    ask("10.0.0.2", "169.254.77.1");
+    wait_for_masked();
+    assert!(!knows(&vm.inside, "eth0", "192.168.50.1"), "of the host's own network");
+    assert!(!knows(&host.lab.host, &vm.tap, "10.99.0.1"), "of a VM that is another one");
+    // What somebody takes away is put back.
+    let repaired = host.endpoint(|agent| {
+        let mut repairs = vec![agent.repair().unwrap(), agent.repair().unwrap()];
+        host.lab.host.run("nft", &["delete", "table", "arp", "weft"]).unwrap();
+        repairs.push(agent.repair().unwrap());
+        repairs
+    });
+    assert_eq!(repaired, [true, false, true]);
+    host.lab.host.run("nft", &["list", "table", "arp", "weft"]).unwrap();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 
 use serde_json::Value;
 
-use crate::support::{DEADLINE, finish_within, provided, text_of, weft};
+use crate::support::{DEADLINE, finish, finish_within, provided, text_of, weft};
 
 /// Runs a benchmark, again if `faults` finds some: processors that are taken away for a moment must
 /// not decide.

@@ -8,7 +8,7 @@ use weft_endpoint::host::lab::{Lab, NODE, UPLINK};
 
 use crate::cloud::{Cloud, processes_of};
 use crate::remote::grant;
-use crate::support::{Node, eventually, has_network, program, provided, within};
+use crate::support::{Node, eventually, finish, has_network, program, provided, text_of, within};
 
 const ONE: [&str; 3] = ["-ncgpus=1", "-poolmem=256", "-mode=shared"];
 
@@ -47,6 +47,18 @@ impl ComputeHost {
         self.endpoint.wait().unwrap();
         let host = format!("/proc/{}/ns/net", self.lab.host.holder());
         self.endpoint = endpoint(&self.place(), &host);
+    }
+
+    /// One with a state of its own would take this one's rules away.
+    fn refuses_a_second_endpoint(&self) {
+        let mut command = Command::new(provided("WEFT_TEST_BIN").join("weft-endpoint"));
+        let place = self.folder.path().join("second");
+        command.args(["host", "--socket"]).arg(place.with_extension("sock"));
+        command.arg("--state").arg(place.with_extension("json"));
+        let network = format!("/proc/{}/ns/net", self.lab.host.holder());
+        let output = finish(within(&network, &command));
+        assert!(text_of(&output).contains("another `weft-endpoint host`"), "{}", text_of(&output));
+        assert_eq!(output.status.code(), Some(1));
     }
 
     /// What leads somewhere: elements of the map of grants, and ports that are there.
@@ -132,6 +144,7 @@ fn a_led_program_outlives_endpoint_and_control_plane_and_ends_with_its_vm() {
     let [one, other] = ["team", "others"].map(|who| host.cloud.launch_vm_of(who, &script, &ONE));
     let sessions = |host: &ComputeHost| [&one, &other].map(|id| host.cloud.sessions(id));
     eventually("both programs' sessions", || sessions(&host) == [1, 1]);
+    host.refuses_a_second_endpoint();
     host.restart_endpoint();
     host.cloud.crash(None);
     assert_eq!((sessions(&host), host.led()), ([1, 1], (2, 2)));

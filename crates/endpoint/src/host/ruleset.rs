@@ -105,6 +105,7 @@ pub fn ruleset(ports: &[Placed], uplinks: &[String]) -> String {
     let bridged = ports.iter().filter(|placed| !is_alone(placed));
     elements(&mut text, "inet", "granted", bridged.flat_map(granted));
     bridge(&mut text, ports);
+    arp(&mut text, ports);
     text
 }
 
@@ -266,6 +267,39 @@ fn bridge(text: &mut String, ports: &[Placed]) {
         ),
     );
     elements(text, "bridge", "port", bridged.into_iter().map(port_element));
+}
+
+/// What a port asks for hardware addresses, of masked addresses only and as itself: the host would
+/// tell of any address that it has, and remember whoever asks, which the host's table of neighbours
+/// has no room for.
+fn arp(text: &mut String, ports: &[Placed]) {
+    line(text, &format!("table arp {TABLE} {{}}\ndelete table arp {TABLE}"));
+    let is_alone = |placed: &&Placed| placed.place == Place::Alone;
+    let alone = || ports.iter().filter(is_alone);
+    if alone().next().is_none() {
+        return;
+    }
+    let mask = Ipv4Addr::from_bits(u32::MAX << (32 - MASKED_BITS));
+    line(
+        text,
+        &format!(
+            "table arp {TABLE} {{
+  set port {{ type ifname . ether_addr . ipv4_addr; }}
+  set alone {{ type ifname; }}
+  chain input {{
+    type filter hook input priority 0; policy accept;
+    iifname @alone goto port
+  }}
+  chain port {{
+    arp daddr ip & {mask} != {MASKED_NETWORK} drop
+    iifname . arp saddr ether . arp saddr ip @port accept
+    drop
+  }}
+}}"
+        ),
+    );
+    elements(text, "arp", "port", alone().map(port_key));
+    elements(text, "arp", "alone", alone().map(tap_element));
 }
 
 #[cfg(test)]

@@ -83,7 +83,10 @@ pub fn put_ruleset(text: &str) -> Result<(), Failure> {
 /// The rules as they are in force, without elements and counts; none if there are none.
 #[must_use]
 pub fn shape() -> Option<String> {
-    run("nft", &["-s", "-t", "list", "table", "inet", TABLE], "").ok()
+    let of = |family| run("nft", &["-s", "-t", "list", "table", family, TABLE], "").ok();
+    // Ports of bridges, and ports that stand alone, have rules of one more family each.
+    let more = ["bridge", "arp"].map(|family| of(family).unwrap_or_default());
+    of("inet").map(|inet| inet + &more.concat())
 }
 
 /// Packets by counter.

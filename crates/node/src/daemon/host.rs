@@ -27,7 +27,8 @@ pub(crate) struct HostLedger {
 struct Held {
     /// The user whose tenant pays.
     payer: u32,
-    /// The key of the vGPU, if it was granted to somebody else, as clouds do: it leaves room for others.
+    /// The key of the vGPU, if it was granted to somebody else, as clouds do: it leaves room for
+    /// others.
     lent: Option<u32>,
     /// As measured last, in bytes.
     measured: u64,
@@ -276,8 +277,8 @@ mod tests {
             ledger.measure(session, 10 * MIB);
         }
         ledger.pin(1, 55 * MIB, 1 << 40).unwrap();
-        let refused = ledger.pin(2, 15 * MIB, 1 << 40).unwrap_err();
-        assert_eq!(refused, HostError::Lent { uid: 0, taken: 70, left: 80 }, "{refused}");
+        let refused = ledger.pin(2, 25 * MIB, 1 << 40).unwrap_err();
+        assert_eq!(refused, HostError::Lent { uid: 0, taken: 80, left: 70 }, "{refused}");
     }
 
     #[test]
