@@ -6,8 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsFd;
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -294,11 +293,9 @@ fn host(options: HostOptions) -> Result<()> {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
     // One process has a host's rules.
-    let lock_path = options.state.with_extension("lock");
-    let lock = fs::File::options().create(true).append(true).open(lock_path)?;
-    rustix::fs::flock(lock.as_fd(), FlockOperation::NonBlockingLockExclusive)
+    let _network = lock_network()?;
+    let _state = lock(&options.state.with_extension("lock"))
         .with_context(|| format!("another endpoint has {}", options.state.display()))?;
-    let _alone = alone_on_host()?;
     let mut agent = Agent::open(HostSettings { state: options.state, uplinks: options.uplink })?;
     // What was in force before goes on whether everything can be put in force or not.
     if let Err(failure) = agent.repair() {
@@ -311,10 +308,21 @@ fn host(options: HostOptions) -> Result<()> {
 
 /// Held for as long as this process has the rules of its network namespace, whose table has one
 /// name: a second one with a state of its own would take away what the first one put there.
-fn alone_on_host() -> Result<UnixListener> {
-    let name = UnixAddress::from_abstract_name(b"weft-endpoint-host")?;
-    UnixListener::bind_addr(&name)
+fn lock_network() -> Result<fs::File> {
+    let folder = Path::new("/run/weft");
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let network = fs::metadata("/proc/self/ns/net")?.ino();
+    lock(&folder.join(format!("endpoint-{network}.lock")))
         .context("another `weft-endpoint host` has the rules of this host")
+}
+
+/// A lock that goes with this process, and that only its user can take.
+fn lock(path: &Path) -> Result<fs::File> {
+    let mut options = fs::File::options();
+    let file = options.create(true).append(true).mode(0o600).open(path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
 }
 
 fn bench_host(programs: Option<&Path>, json: bool) -> Result<()> {
