@@ -22,6 +22,9 @@ const VMS: &str = "15,30,45,60,75,90";
 /// The same in a quick run.
 const QUICK_VMS: &str = "15";
 
+/// GPUs of the local cloud, of 4 GiB each: room for that many VMs with 100 MiB each.
+const GPUS: &str = "4";
+
 pub(crate) fn run(context: &Context) -> Result<Document> {
     if !rustix::process::geteuid().is_root() {
         bail!("only root can measure it: a compute host and its VMs are network namespaces");
@@ -96,7 +99,8 @@ impl Cloud {
         let mut command = services::program(services::CONTROL)?;
         // Users of the VMs' own may not get to what is measured here.
         command.args(["local", "--listen", "127.0.0.1:0", "--guest-user", "0", "--state-dir"]);
-        command.arg(&state).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.arg(&state).args(["--gpus", GPUS]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut control = command.spawn().context("cannot start the control plane")?;
         let output = control.stdout.take().context("a pipe")?;
         let mut cloud = Self { control, state, url: String::new() };
