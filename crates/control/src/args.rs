@@ -364,7 +364,8 @@ impl ServeOptions {
 
 fn database(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
-        return Err("it is empty: say postgres://USER@HOST/NAME, or leave it out (and                     WEFT_CONTROL_DATABASE unset) to keep everything in a file"
+        return Err("it is empty: say postgres://USER@HOST/NAME, or leave it out (and \
+                    WEFT_CONTROL_DATABASE unset) to keep everything in a file"
             .to_owned());
     }
     Ok(text.to_owned())
