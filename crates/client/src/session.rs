@@ -218,14 +218,20 @@ impl Session {
         if self.side.is_forked() {
             return Err(Status::NOT_INITIALIZED);
         }
+        self.faultless()?;
         if self.side.is_lost() {
             return Err(Status::DEVICE_UNAVAILABLE);
         }
-        self.unbroken()?;
-        if self.notice(progress::NOTICE_FAULT) != 0 {
-            return Err(self.fault());
+        self.unbroken()
+    }
+
+    /// The fault that its worker told, which stays although the worker may have ended by it.
+    #[inline]
+    fn faultless(&self) -> Result<(), Status> {
+        match self.notice(progress::NOTICE_FAULT) {
+            0 => Ok(()),
+            code => Err(Status::from_peer(i32::try_from(code).unwrap_or(-1))),
         }
-        Ok(())
     }
 
     /// Something that this process did at a place in a stream failed: what comes after it there
@@ -270,12 +276,6 @@ impl Session {
         }
     }
 
-    #[cold]
-    fn fault(&self) -> Status {
-        let code = i32::try_from(self.notice(progress::NOTICE_FAULT)).unwrap_or(-1);
-        Status::from_peer(code)
-    }
-
     fn notice(&self, word: u32) -> u64 {
         usize::try_from(word).ok().and_then(|word| self.side.notice(word)).unwrap_or(0)
     }
@@ -292,7 +292,7 @@ impl Session {
         let mut bytes = [0; COMMAND_BYTES_MAX];
         let length = command.encode(&mut bytes).map_err(|_| Status::INVALID_VALUE)?;
         let sent = self.transport.submit(bytes.get(..length).unwrap_or_default());
-        sent.inspect_err(|status| self.note_loss(*status))
+        sent.map_err(|status| self.lost_by(status))
     }
 
     /// Sends a synchronous command whose answer is only a status.
@@ -322,7 +322,7 @@ impl Session {
         let mut bytes = [0; COMMAND_BYTES_MAX];
         let length = command.encode(&mut bytes).map_err(|_| Status::INVALID_VALUE)?;
         let answer = self.transport.call(bytes.get(..length).unwrap_or_default(), body);
-        let answer = answer.inspect_err(|status| self.note_loss(*status))?;
+        let answer = answer.map_err(|status| self.lost_by(status))?;
         // Streams of a broken session drain: their host functions are asked for.
         if !matches!(command, Command::HostFunctionNext {}) {
             self.unbroken()?;
@@ -335,14 +335,18 @@ impl Session {
         self.side.segment().loss().ok().flatten()
     }
 
-    /// One thread that finds the worker gone tells the others, who may be waiting or about to
-    /// submit.
+    /// What the application is told when a command could not be carried. One thread that finds
+    /// the worker gone tells the others, who may be waiting or about to submit.
     #[cold]
-    fn note_loss(&self, status: Status) {
-        if status == Status::DEVICE_UNAVAILABLE && !self.side.is_lost() {
+    fn lost_by(&self, status: Status) -> Status {
+        if status != Status::DEVICE_UNAVAILABLE {
+            return status;
+        }
+        if !self.side.is_lost() {
             // It cannot fail for an opened segment, and the caller has its error already.
             let _told = self.side.segment().declare_worker_lost();
         }
+        self.faultless().err().unwrap_or(status)
     }
 
     /// Blocks with the images, one each, or a single container of more than a command can name.

@@ -212,6 +212,24 @@ fn a_dead_worker_is_an_error_and_never_a_hang() {
     assert_eq!(client.copy_dtoh(&mut [0; 4], 0), lost);
 }
 
+/// A kernel that cannot be stopped ends its worker, and its program is told of the kernel.
+#[test]
+fn a_fault_sticks_also_when_its_worker_has_ended() {
+    let mut fixture = Fixture::new(ARENA);
+    let client = Arc::clone(&fixture.client);
+    let function = kernel(&client);
+    *fixture.controls.fault.lock().unwrap() = Some(Status::LAUNCH_TIMEOUT);
+    launch(&client, function, Stream::NULL, 0).unwrap();
+    let fault = Err(Status::LAUNCH_TIMEOUT);
+    assert_eq!(client.context_synchronize(Context::NULL), fault);
+    fixture.end();
+    for _ in 0..2 {
+        assert_eq!(client.context_synchronize(Context::NULL), fault);
+        assert_eq!(client.mem_alloc(10).map(|_| ()), fault);
+        assert_eq!(launch(&client, function, Stream::NULL, 1), fault);
+    }
+}
+
 #[test]
 fn host_functions_run_in_order_and_are_waited_for() {
     let fixture = Fixture::new(ARENA);

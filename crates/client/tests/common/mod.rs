@@ -47,14 +47,7 @@ pub struct Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        self.controls.paused.store(false, Ordering::Relaxed);
-        self.controls.die.store(true, Ordering::Relaxed);
-        if let Some(worker) = self.worker.take() {
-            let ended = worker.join();
-            if !std::thread::panicking() {
-                ended.unwrap();
-            }
-        }
+        self.end();
     }
 }
 
@@ -110,6 +103,18 @@ impl Fixture {
         });
         let client = Client::over(config, session, None);
         Self { client, controls, worker: Some(worker) }
+    }
+
+    /// The worker leaves without a word, and has left when this returns.
+    pub fn end(&mut self) {
+        self.controls.paused.store(false, Ordering::Relaxed);
+        self.controls.die.store(true, Ordering::Relaxed);
+        if let Some(worker) = self.worker.take() {
+            let ended = worker.join();
+            if !std::thread::panicking() {
+                ended.unwrap();
+            }
+        }
     }
 
     /// Waits until everything sent so far is logged, and clears the log.
