@@ -22,11 +22,13 @@
 //! | Least expected copies for unequal rates (`exact`), several runs (`scattered`) | Weft |
 //! | Everybody from the first slot, all of it (`whole`) | a model of nvshare |
 //! | A part comes when it is met, the slot used longest ago goes ([`Pager`]) | demand paging |
+//! | Of its slots, what comes gets the one used longest ago ([`arrange`]) | Weft |
 //! | The next vGPU's slots are written while the current one runs (`pipelined`) | Weft |
 //!
 //! Times are in ns and come with each event. `docs/memory.md` explains it with pictures.
 
 mod ahead;
+mod arrange;
 pub mod contents;
 mod dynamic;
 mod exact;
@@ -56,6 +58,7 @@ use alloc::vec::Vec;
 use crate::key::VgpuKey;
 
 pub use ahead::{Ahead, Waiting};
+pub use arrange::{Seat, arrange};
 pub use exact::{PROVED_MAX, SEARCHED_MAX, is_proven, searched};
 pub use layout::{Layout, Place, Run};
 pub use ledger::{Ledger, LedgerError, Pages};

@@ -51,6 +51,8 @@ pub struct WorkingSet {
     looks: u64,
     /// Turns so far that began with a look.
     turns: u64,
+    /// Turns so far, those in which it lacked nothing and was not looked at among them.
+    passed: u64,
     steady: Steady,
     way: Way,
     middle: Middle,
@@ -123,6 +125,8 @@ struct Part {
     /// The turn in which it was touched last, and how many in a row it was then.
     turn: u64,
     row: u64,
+    /// How many turns of all had passed then.
+    passed: u64,
     /// For the turn that has begun.
     guess: Option<Guess>,
 }
@@ -196,24 +200,24 @@ impl WorkingSet {
         most: usize,
     ) -> Learned {
         self.looks += 1;
-        let (looks, turn) = (self.looks, self.turns);
         for number in touched {
-            self.touch(number, looks, turn);
+            self.touch(number);
         }
         let Some(number) = wanted else {
             self.judge();
             self.turns += 1;
-            let turns = self.turns;
-            let resized = self.forget(|part| part.turn + FORGOTTEN_AFTER > turns);
+            self.passed += 1;
+            let passed = self.passed;
+            let resized = self.forget(|part| part.passed + FORGOTTEN_AFTER > passed);
             self.guess();
             return Learned { resized, replaced: None };
         };
         self.note_met(number);
-        self.touch(number, looks, turn);
+        self.touch(number);
         if self.place(number).is_some() {
             return Learned::default();
         }
-        let new = Part { number, touched: looks, turn, row: 1, guess: None };
+        let new = self.new_part(number);
         if self.parts.len() < most {
             self.parts.push(new);
             return Learned { resized: true, replaced: None };
@@ -236,8 +240,8 @@ impl WorkingSet {
         }
         let before = self.parts.len();
         // It was not touched, and is the first to give way.
-        let new =
-            Part { number: 0, touched: 0, turn: self.turns.saturating_sub(1), row: 0, guess: None };
+        let turn = self.turns.saturating_sub(1);
+        let new = Part { touched: 0, turn, row: 0, ..self.new_part(0) };
         for number in self.named.parts.clone() {
             if self.place(number).is_none() && self.parts.len() < most {
                 self.parts.push(Part { number, ..new });
@@ -249,8 +253,22 @@ impl WorkingSet {
         self.parts.len() != before
     }
 
-    fn touch(&mut self, number: usize, look: u64, turn: u64) {
+    /// Turns have passed in which it lacked nothing, and nobody looked: what was touched in any of
+    /// them is told at the look that comes next.
+    pub fn pass(&mut self, turns: u64) {
+        self.passed += turns;
+    }
+
+    /// A part that is touched at this look.
+    fn new_part(&self, number: usize) -> Part {
+        let &Self { looks: touched, turns: turn, passed, .. } = self;
+        Part { number, touched, turn, row: 1, passed, guess: None }
+    }
+
+    fn touch(&mut self, number: usize) {
+        let (look, turn, passed) = (self.looks, self.turns, self.passed);
         if let Some(part) = self.parts.iter_mut().find(|part| part.number == number) {
+            part.passed = passed;
             part.touch(look, turn);
         }
     }
@@ -330,13 +348,24 @@ impl WorkingSet {
         self.parts.get(place).is_some_and(|part| part.guess.is_some())
     }
 
+    /// Whether the part at a place was touched in the turn that goes on, as far as is known.
+    pub fn is_touched(&self, place: usize) -> bool {
+        self.parts.get(place).is_some_and(|part| part.turn == self.turns && part.row > 0)
+    }
+
+    /// The parts at two places change their places.
+    pub fn exchange(&mut self, one: usize, other: usize) {
+        if one.max(other) < self.parts.len() {
+            self.parts.swap(one, other);
+        }
+    }
+
     /// Takes in these parts, as far as there is room; whether any is new.
     pub fn fill(&mut self, parts: impl IntoIterator<Item = usize>, most: usize) -> bool {
         let before = self.parts.len();
         for number in parts {
             if self.parts.len() < most && self.place(number).is_none() {
-                let (touched, turn) = (self.looks, self.turns);
-                self.parts.push(Part { number, touched, turn, row: 1, guess: None });
+                self.parts.push(self.new_part(number));
             }
         }
         self.parts.len() != before

@@ -16,6 +16,10 @@ pub(super) struct Board {
     members: BTreeMap<u32, Member>,
     /// Which part of whom each slot has, with entries as they are.
     has: Vec<Option<(u32, usize)>>,
+    /// The look at which what a slot has was used last; nothing was at 0.
+    used: Vec<u64>,
+    /// Questions so far.
+    looks: u64,
     pub(super) totals: Totals,
     /// The switch that goes on, or the last one that copied anything.
     switch: Switch,
@@ -115,6 +119,8 @@ impl Board {
             physical,
             members: BTreeMap::new(),
             has: vec![None; geometry.slots()],
+            used: vec![0; geometry.slots()],
+            looks: 0,
             totals: Totals::default(),
             switch: Switch::default(),
             last: Switch::default(),
@@ -213,6 +219,9 @@ impl Board {
         // Where it was, its entries are not kept any more, and here those of another are not.
         self.forget(vgpu, |own| own != part);
         let other = self.has.get_mut(slot).and_then(|has| has.replace((vgpu, part)));
+        if let Some(used) = self.used.get_mut(slot) {
+            *used = self.looks;
+        }
         self.pass_point();
         if let Some((other, lost)) = other {
             self.retract(other, lost);
@@ -333,6 +342,21 @@ impl Board {
         self.pass_point();
     }
 
+    /// Notes that these parts of a vGPU were used, where they are in slots.
+    pub(super) fn note_used(&mut self, vgpu: u32, parts: impl Iterator<Item = usize>) {
+        let Some(member) = self.members.get(&vgpu) else { return };
+        for (part, slot) in parts.filter_map(|part| Some((part, *member.bases.get(&part)?))) {
+            if self.has.get(slot) == Some(&Some((vgpu, part))) {
+                self.used[slot] = self.looks;
+            }
+        }
+    }
+
+    /// When what a slot has was used last, or written there for somebody to use.
+    pub(super) fn used(&self, slot: usize) -> u64 {
+        self.used.get(slot).copied().unwrap_or_default()
+    }
+
     /// Whether a slot has this part of the vGPU.
     pub(super) fn is_in(&self, vgpu: u32, part: usize, slot: usize) -> bool {
         self.has.get(slot) == Some(&Some((vgpu, part)))
@@ -345,6 +369,7 @@ impl Board {
 
     /// What is copied from here on is the vGPU's switch.
     pub(super) fn begin_switch(&mut self, vgpu: u32) {
+        self.looks += 1;
         self.switch = Switch { vgpu, ..Switch::default() };
     }
 

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_device::Wanted;
 use weft_sched::VgpuKey;
 use weft_sched::memory::{
-    Brings, Layout, Learned, Manager, ManagerConfig, PlacementId, Rule, Search, Step, WorkingSet,
+    Brings, Layout, Learned, Manager, ManagerConfig, PlacementId, Rule, Search, Seat, Step,
+    WorkingSet, arrange,
 };
 
 use super::board::Board;
@@ -16,12 +17,18 @@ use super::{Dealer, Question, Terms};
 /// part of the working set, also if it may not be touched.
 const MET_NS: u64 = 100_000;
 
+/// Turns in which a vGPU lacked nothing after which it is asked all the same what it touches, where
+/// others have too few slots: it may have some that it needs no more.
+const ASKED_AFTER: u64 = 32;
+
 #[derive(Debug)]
 pub(super) struct Placed {
     placement: PlacementId,
     manager: Manager,
     /// Parts that have a slot each, when their vGPU has the device.
     sets: BTreeMap<u32, WorkingSet>,
+    /// Turns of each since it was asked.
+    unasked: BTreeMap<u32, u64>,
     /// Those that have fewer parts than before, or are gone: their slots are theirs until somebody
     /// has time for it.
     shrunk: BTreeSet<u32>,
@@ -49,9 +56,16 @@ impl Placed {
             sigma_ns: None,
             defers: true,
         });
-        let (sets, shrunk, published) = (BTreeMap::new(), BTreeSet::new(), None);
-        let (slots, is_cheap) = (geometry.slots(), slot_ns < MET_NS);
-        Self { placement, manager, sets, shrunk, published, slots, is_cheap }
+        Self {
+            placement,
+            manager,
+            sets: BTreeMap::new(),
+            unasked: BTreeMap::new(),
+            shrunk: BTreeSet::new(),
+            published: None,
+            slots: geometry.slots(),
+            is_cheap: slot_ns < MET_NS,
+        }
     }
 
     /// Gives the vGPU as many slots as it has parts in its working set.
@@ -92,6 +106,29 @@ impl Placed {
         }
     }
 
+    /// Whether the part at this place is met, or brought before an operation meets it.
+    fn is_due(&self, set: &WorkingSet, place: usize, wanted: Option<usize>) -> bool {
+        self.is_brought(set, place) || (wanted.is_some() && wanted == set.part(place))
+    }
+
+    /// Gives what is about to come those of the vGPU's slots whose contents were used longest ago.
+    fn arrange(&mut self, board: &Board, vgpu: u32, wanted: Option<usize>) {
+        let layout = self.manager.layout();
+        let slots = layout.place(VgpuKey(vgpu)).into_iter().flat_map(|place| place.slots());
+        let Some(set) = self.sets.get(&vgpu) else { return };
+        let seat = |(place, slot): (usize, usize)| {
+            let is_there = set.part(place).is_some_and(|part| board.is_in(vgpu, part, slot));
+            // What an operation of this turn has windows into stays where it is.
+            let is_due = self.is_due(set, place, wanted) || set.is_touched(place);
+            Seat { is_due, is_there, used: board.used(slot) }
+        };
+        let seats: Vec<Seat> = (0..set.len()).zip(slots).map(seat).collect();
+        let pairs = arrange(&seats);
+        if let Some(set) = self.sets.get_mut(&vgpu) {
+            pairs.into_iter().for_each(|(one, other)| set.exchange(one, other));
+        }
+    }
+
     /// Writes each part of a vGPU's working set that is `wanted` or brought, and not in its slot:
     /// the plan knows slots, and not which part of the vGPU has a place. It may be another one than
     /// before.
@@ -101,11 +138,24 @@ impl Placed {
         let Some(set) = self.sets.get(&vgpu) else { return };
         for (place, slot) in slots.enumerate() {
             let Some(part) = set.part(place) else { return };
-            let is_due = wanted == Some(part) || self.is_brought(set, place);
-            if is_due && !board.is_in(vgpu, part, slot) {
+            if self.is_due(set, place, wanted) && !board.is_in(vgpu, part, slot) {
                 board.note_taken(vgpu);
                 board.copy(vgpu, part, slot);
             }
+        }
+    }
+
+    /// A turn of the vGPU is over: one that has lacked nothing for long is asked what it touches,
+    /// if somebody lacks slots.
+    fn note_turn(&mut self, board: &Board, vgpu: u32) {
+        if !self.sets.contains_key(&vgpu) {
+            return;
+        }
+        let turns = self.unasked.entry(vgpu).or_default();
+        *turns += 1;
+        let is_due = *turns >= ASKED_AFTER;
+        if is_due && self.sets.values().map(WorkingSet::len).sum::<usize>() > self.slots {
+            board.set_lacks(vgpu, true);
         }
     }
 
@@ -124,6 +174,7 @@ impl Placed {
         }
         // All of its slots are its own from here on.
         let _ = self.manager.switch_to(key, &mut steps);
+        self.arrange(board, key.0, wanted);
         self.publish(board, key.0);
         self.carry_out(board, &steps);
         self.settle(board, key.0, wanted);
@@ -161,6 +212,7 @@ impl Placed {
         }
         if set.is_empty() {
             self.sets.remove(&vgpu);
+            self.unasked.remove(&vgpu);
             board.forget(vgpu, |_| false);
             let mut steps = Vec::new();
             // One that never had a slot is not known.
@@ -182,7 +234,13 @@ impl Dealer for Placed {
             self.tidy_one(board, now_ns, vgpu);
         }
         let set = self.sets.entry(vgpu).or_default();
+        if wanted.is_none() {
+            // The turn before is one that the look itself counts.
+            let turns = self.unasked.insert(vgpu, 0).unwrap_or_default();
+            set.pass(turns.saturating_sub(1));
+        }
         let touched = touched.iter().filter_map(|part| usize::try_from(*part).ok());
+        board.note_used(vgpu, touched.clone());
         let change = match self.placement.brings() {
             Brings::Touched | Brings::Ahead => {
                 let change = set.learn(touched, wanted, self.slots);
@@ -242,10 +300,15 @@ impl Dealer for Placed {
 
     fn end_turn(&mut self, board: &mut Board, now_ns: u64, vgpu: u32, used_ns: u64) {
         let key = VgpuKey(vgpu);
+        self.note_turn(board, vgpu);
         self.manager.charge(now_ns, key, used_ns);
         self.manager.rest(now_ns, key);
         let mut steps = Vec::new();
-        // Demands are those that were accepted.
+        if self.manager.table().resident() == Some(key) {
+            // Nobody may have asked since, and a better layout may move it now. Demands are those
+            // that were accepted.
+            let _ = self.manager.end_turn(&mut steps);
+        }
         let _ = self.manager.handle_timeout(now_ns, &mut steps);
         self.carry_out(board, &steps);
         self.publish(board, vgpu);

@@ -494,6 +494,59 @@ fn a_sweep_copies_hardly_more_than_demand_paging() {
     assert!(demand > 500 && own * 8 <= demand * 9, "{own} slots beside {demand}");
 }
 
+/// Sweeps at one pace, half a part in each turn: nobody writes over what another is in the middle
+/// of, though everybody has all slots.
+#[test]
+fn sweeps_at_one_pace_leave_each_other_what_they_are_in_the_middle_of() {
+    const PARTS: usize = 5;
+
+    let copied = |placement| {
+        let mut bed = bed_of(placement, SLOTS, DEAR_NS);
+        bed.tenants.iter_mut().for_each(|tenant| {
+            (0..2 * PARTS).for_each(|_| tenant.alloc(SLOT_PAGES / 2).unwrap());
+        });
+        let all: Vec<_> = bed.tenants.iter().map(|tenant| tenant.memory.clone()).collect();
+        let before = bed.report().copied_slots;
+        for turn in 0..400 {
+            let (who, half) = (turn % 4, turn / 4 % (2 * PARTS));
+            bed.tenants[who].memory = vec![all[who][half]];
+            assert_eq!(bed.tenants[who].check(), Ok(()), "{placement}, turn {turn}");
+        }
+        bed.report().copied_slots - before
+    };
+    let (own, demand) = (copied("exact"), copied(DEMAND));
+    // One for each part that a turn enters.
+    assert!(demand <= 205 && own * 4 <= demand * 5, "{own} slots beside {demand}");
+}
+
+/// One that needed three slots and needs one now, beside three that need two each: eight slots are
+/// enough, once it is asked as well, though it lacks nothing.
+#[test]
+fn who_lacks_nothing_does_not_keep_what_it_needs_no_more() {
+    let mut bed = bed_of("exact", 8, DEAR_NS);
+    let rounds = |bed: &mut Bed, count: usize| {
+        let before = bed.report().copied_slots;
+        for turn in 0..4 * count {
+            let tenant = &mut bed.tenants[turn % 4];
+            assert_eq!(tenant.check(), Ok(()), "turn {turn}");
+            let key = tenant.key;
+            bed.end_turn(1, key, 6_000_000);
+        }
+        bed.report().copied_slots - before
+    };
+    for _ in 0..3 {
+        bed.tenants[0].alloc(SLOT_PAGES).unwrap();
+    }
+    rounds(&mut bed, 8);
+    bed.tenants[0].memory.truncate(1);
+    for tenant in &mut bed.tenants[1..] {
+        (0..2).for_each(|_| tenant.alloc(SLOT_PAGES).unwrap());
+    }
+    // Until it is asked, and the others lie beside each other.
+    rounds(&mut bed, 100);
+    assert_eq!(rounds(&mut bed, 50), 0);
+}
+
 #[test]
 fn a_vgpu_is_idle_after_as_long_as_the_monitor_is_told() {
     for (idle, is_placed) in [(5, false), (20, true)] {
