@@ -333,19 +333,24 @@ const BENCHES: [Bench; 29] = [
             Row("over_swap_4x_fits_modelled", "the same, DymGPU's cost of an entry", AtLeast(2.0)),
             Row("over_swap_4x_fits_memcpy", "the same, what copying takes here", AtLeast(2.0)),
             Row(
-                "over_swap_of_1s_4x_exceeds_contents",
+                "as_needed_over_swap_of_1s_4x_exceeds_contents",
                 "over swap in turns of 1 s, nothing stays, contents swapped",
                 AtLeast(1.0),
             ),
             Row(
-                "of_1s_over_swap_of_1s_4x_exceeds_contents",
-                "the same, both in turns of 1 s",
+                "as_needed_over_swap_of_1s_4x_fits_contents",
+                "the same, working sets fit",
                 AtLeast(1.0),
             ),
             Row(
-                "over_swap_of_1s_4x_fits_contents",
-                "over swap in turns of 1 s, working sets fit, contents swapped",
-                AtLeast(2.0),
+                "of_1s_over_swap_of_1s_4x_exceeds_contents",
+                "nothing stays, both in turns of 1 s",
+                AtLeast(1.0),
+            ),
+            Row(
+                "over_swap_of_1s_4x_exceeds_contents",
+                "nothing stays, turns of 6 ms beside swap's of 1 s",
+                Told,
             ),
             Row(
                 "ahead_over_own_4x_exceeds_modelled",

@@ -152,6 +152,7 @@ impl<'a> Timeline<'a> {
             | Event::ReweightSession { .. }
             | Event::SyncCalls { .. }
             | Event::Switched { .. }
+            | Event::Paged { .. }
             | Event::OnCpu { .. }
             | Event::Adopt { .. }
             | Event::Timer => {}

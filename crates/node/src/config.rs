@@ -54,6 +54,10 @@ pub const PPM: u32 = 1_000_000;
 /// Sessions that a node can have: places on the device page's turnstile.
 pub const SESSIONS_MAX: u64 = weft_ring::PARTICIPANTS as u64;
 
+/// The most that a vGPU goes on for where switches are dear, on a device that lends more memory
+/// than it has, in µs.
+const OVERSUBSCRIBED_SLACK_US: u64 = 500_000;
+
 /// Bytes that a Unix socket's path may have.
 const SOCKET_PATH_MAX: usize = 107;
 
@@ -158,9 +162,10 @@ pub struct SchedulingConfig {
     pub cap_period_ms: u64,
     /// Service, at most a quantum, that a vGPU keeps a claim to while it sleeps.
     pub sleeper_credit_us: u64,
-    /// σ: service that a vGPU whose turn ended may be ahead of the others and go on, so that there
-    /// are fewer switches.
-    pub slack_us: u64,
+    /// σ: service that a vGPU whose turn ended may be ahead of the others and go on, at most, so
+    /// that there are fewer switches where they are dear. Absent: half a second on a device that
+    /// lends more memory than it has, nothing on others.
+    pub slack_us: Option<u64>,
     /// Service that a user-facing vGPU may be ahead of its weight's part when it goes before batch
     /// ones: over a window of `T` it gets at most this much more than its part.
     pub borrow_ms: u64,
@@ -324,7 +329,7 @@ impl Default for SchedulingConfig {
             subuid: Some(PathBuf::from("/etc/subuid")),
             cap_period_ms: 100,
             sleeper_credit_us: core.sleeper_credit_ns / 1_000,
-            slack_us: core.slack_ns / 1_000,
+            slack_us: None,
             borrow_ms: core.borrow_ns / 1_000_000,
             slice_us: core.slice_ns / 1_000,
             coscheduling: CoschedulingConfig::Auto,
@@ -423,6 +428,14 @@ impl NodeConfig {
             weft_sched::Config::default().quantum_ns
         };
         device.quantum_us.or(self.scheduling.quantum_us).unwrap_or(otherwise_ns / 1_000)
+    }
+
+    /// What a vGPU of a device may be ahead and go on where switches are dear, at most, in µs.
+    #[must_use]
+    pub fn slack_us(&self, device: &DeviceConfig) -> u64 {
+        let is_lent = device.oversubscribe.is_some_and(|times| times > 1);
+        let otherwise_us = if is_lent { OVERSUBSCRIBED_SLACK_US } else { 0 };
+        self.scheduling.slack_us.unwrap_or(otherwise_us)
     }
 
     /// Merges `file`, the environment (through `variable`) and `settings` (`("device.clock",
@@ -561,7 +574,9 @@ impl NodeConfig {
             check("scheduling.quantum_us", quantum_us, 100, 1_000_000)?;
             check("scheduling.sleeper_credit_us", scheduling.sleeper_credit_us, 0, quantum_us)?;
         }
-        check("scheduling.slack_us", scheduling.slack_us, 0, 10_000_000)?;
+        if let Some(slack_us) = scheduling.slack_us {
+            check("scheduling.slack_us", slack_us, 0, 10_000_000)?;
+        }
         check("scheduling.yield_us", scheduling.yield_us, 1, 1_000_000)?;
         check("scheduling.overlap_us", scheduling.overlap_us, 0, 100_000)?;
         check("scheduling.ring_wait_us", scheduling.ring_wait_us, 0, 1_000_000)?;

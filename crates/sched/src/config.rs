@@ -30,6 +30,9 @@ pub struct Config {
     /// σ of `fair`: whose turn ended goes on while it is at most this much service (at its own
     /// weight) beyond the smallest tag, for fewer switches. It enters the lag bound like a quantum.
     pub slack_ns: u64,
+    /// σ is this many times what a switch between vGPUs takes for their memory, as a mean of late,
+    /// and at most `slack_ns`. With 0 it is `slack_ns` at any time.
+    pub slack_switches: u64,
     /// What it costs to give the device to another session. Who gives a turn up early, with others
     /// waiting, is charged for it.
     pub switch_ns: u64,
@@ -49,7 +52,7 @@ const PREPARE_LEAD_NS: u64 = 200_000;
 /// The quantum on devices that preempt, where a switch is dear (FairGV §3.2.1).
 pub const PREEMPTIVE_QUANTUM_NS: u64 = 30_000_000;
 
-const RANGES: [(&str, RangeInclusive<u64>); 10] = [
+const RANGES: [(&str, RangeInclusive<u64>); 11] = [
     ("quantum_ns", 10_000..=10_000_000_000),
     ("yield_ns", 0..=1_000_000_000),
     ("prepare_lead_ns", 0..=1_000_000_000),
@@ -57,6 +60,7 @@ const RANGES: [(&str, RangeInclusive<u64>); 10] = [
     ("overdue_ns", 1_000_000..=3_600_000_000_000),
     ("sleeper_credit_ns", 0..=10_000_000_000),
     ("slack_ns", 0..=10_000_000_000),
+    ("slack_switches", 0..=1_000),
     ("switch_ns", 0..=1_000_000_000),
     ("borrow_ns", 0..=60_000_000_000),
     ("slice_ns", 100_000..=10_000_000_000),
@@ -73,6 +77,7 @@ impl Default for Config {
             overdue_ns: 10_000_000_000,
             sleeper_credit_ns: 0,
             slack_ns: 0,
+            slack_switches: 0,
             switch_ns: 50_000,
             borrow_ns: 20_000_000,
             slice_ns: 2_000_000,
@@ -89,6 +94,11 @@ impl Config {
         Self { overlap_ns, prepare_lead_ns, ..self }
     }
 
+    /// σ until the first switches tell what they take, in ns.
+    pub(crate) fn slack_at_first_ns(&self) -> u64 {
+        if self.slack_switches == 0 { self.slack_ns } else { 0 }
+    }
+
     /// Checks every value against its range; the error names the first that is outside.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let values = [
@@ -99,6 +109,7 @@ impl Config {
             self.overdue_ns,
             self.sleeper_credit_ns,
             self.slack_ns,
+            self.slack_switches,
             self.switch_ns,
             self.borrow_ns,
             self.slice_ns,

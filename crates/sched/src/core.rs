@@ -7,6 +7,7 @@ pub(crate) mod debts;
 mod early;
 mod moves;
 mod shared;
+mod switching;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -26,6 +27,7 @@ use crate::turn::Turn;
 
 use self::anticipation::Anticipation;
 use self::debts::Debts;
+use self::switching::Switching;
 
 /// What a device core needs of its node for one event.
 pub(crate) struct Context<'a> {
@@ -68,6 +70,7 @@ pub(crate) struct Core {
     draining: Option<SessionKey>,
     prepared: Option<SessionKey>,
     anticipation: Option<Anticipation>,
+    switching: Switching,
     idle_said: bool,
     /// The virtual time as of the last decision.
     reached: Rising<Tag>,
@@ -103,6 +106,7 @@ impl Core {
             draining: None,
             prepared: None,
             anticipation: None,
+            switching: Switching::default(),
             idle_said: true,
             reached: Rising::default(),
             deadline: None,
@@ -195,6 +199,7 @@ impl Core {
         self.debts.rebase(|tenant| old.time_of(tenant).zip(policy.time_of(tenant)));
         self.policy = policy;
         self.policy_id = policy_id;
+        self.switching = Switching::default();
         self.check_tenants_of_holders(cx);
         if self.policy.is_shared() {
             self.grant_everybody(cx);
@@ -353,6 +358,14 @@ impl Core {
         if turn.in_queue && turn.revoked_at_ns.is_none() && turn.switch_ns == 0 {
             turn.start_ns = turn.start_ns.saturating_add(switch_ns);
             turn.switch_ns = switch_ns;
+        }
+    }
+
+    /// An operation of a session's turn waited so long for memory that it met.
+    pub(crate) fn paged(&mut self, cx: &mut Context<'_>, key: SessionKey, paged_ns: u64) {
+        if self.holders.contains(&key) {
+            let turn = cx.tables.turn(key);
+            turn.paged_ns = turn.paged_ns.saturating_add(paged_ns);
         }
     }
 
@@ -593,6 +606,9 @@ impl Core {
             entry.members.stop(local);
             entry.in_turn = false;
             self.policy.stop(vgpu);
+            if let Some(slack_ns) = self.switching.note(cx.config, vgpu, turn.exchange_ns()) {
+                self.policy.set_slack(slack_ns);
+            }
         }
         self.check_cap(cx, vgpu);
         self.check_tenant_cap(cx, vgpu);
@@ -724,6 +740,7 @@ impl Codec for Core {
             draining,
             prepared,
             anticipation,
+            switching,
             idle_said,
             deadline,
             ..
@@ -735,6 +752,7 @@ impl Codec for Core {
         (*next_epoch, *drain_ns).put(out);
         (*draining, *prepared).put(out);
         anticipation.put(out);
+        switching.put(out);
         (*idle_said, *deadline).put(out);
         self.reached.put(out);
     }
@@ -753,6 +771,7 @@ impl Codec for Core {
         let (next_epoch, drain_ns) = Codec::take(input)?;
         let (draining, prepared) = Codec::take(input)?;
         let anticipation = Codec::take(input)?;
+        let switching = Codec::take(input)?;
         let (idle_said, deadline) = Codec::take(input)?;
         let reached = Codec::take(input)?;
         Ok(Self {
@@ -774,6 +793,7 @@ impl Codec for Core {
             draining,
             prepared,
             anticipation,
+            switching,
             idle_said,
             reached,
             deadline,

@@ -210,6 +210,15 @@ pub enum Event {
         /// How long, in ns, from now on.
         switch_ns: u64,
     },
+    /// In the session's turn an operation met memory whose slots others had, or nobody, and waited
+    /// until it was brought. That is the turn's own time; it tells how dear it is that the device
+    /// went from one to the other.
+    Paged {
+        /// The session.
+        session: SessionKey,
+        /// How long, in ns.
+        paged_ns: u64,
+    },
     /// A vCPU of the vGPU's tenant was switched in or out by the CPU scheduler. Only `strict_co`
     /// listens (Pegasus, Algorithm 1), and only a simulator knows.
     OnCpu {

@@ -96,6 +96,11 @@ impl FairQueue {
         Self { virtual_time, rules, ..Self::default() }
     }
 
+    /// σ from now on, in ns.
+    pub(crate) fn set_slack(&mut self, slack_ns: u64) {
+        self.rules.slack_ns = slack_ns;
+    }
+
     /// `member` is what [`Self::first`] names it by.
     pub(crate) fn add(&mut self, key: u32, member: u32, weight: Weight, ahead: Tag) {
         self.flows.grow_to(key as usize + 1);

@@ -291,6 +291,9 @@ impl Node {
             Event::SyncCalls { session, calls } => self.with_session(session, out, |_, cx| {
                 cx.tables.count_calls(cx.now_ns, session, calls);
             }),
+            Event::Paged { session: key, paged_ns } => {
+                self.with_session(key, out, |core, cx| core.paged(cx, key, paged_ns))
+            }
             Event::Switched { session: key, switch_ns } => {
                 self.with_session(key, out, |core, cx| core.switched(cx, key, switch_ns))
             }

@@ -18,6 +18,8 @@ pub(crate) struct Turn {
     pub(crate) in_queue: bool,
     /// Its beginning was put off for so long, for the device's memory; 0 if it was not.
     pub(crate) switch_ns: u64,
+    /// For how long its operations waited for memory that they met.
+    pub(crate) paged_ns: u64,
     /// Where the session stands among the device's holders.
     pub(crate) place: usize,
     pub(crate) revoked_at_ns: Option<u64>,
@@ -41,6 +43,11 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
+    /// What it took for the vGPU's memory that others had the device before, in ns.
+    pub(crate) fn exchange_ns(&self) -> u64 {
+        self.switch_ns.saturating_add(self.paged_ns)
+    }
+
     /// A turn from now on; `share_ns` is its budget while somebody else waits.
     pub(crate) fn new(now_ns: u64, epoch: u64, budget_ns: u64, share_ns: u64) -> Self {
         Self {
@@ -51,6 +58,7 @@ impl Turn {
             used_at_start_ns: 0,
             in_queue: false,
             switch_ns: 0,
+            paged_ns: 0,
             place: 0,
             revoked_at_ns: None,
             killed: false,
@@ -114,6 +122,6 @@ impl Turn {
 }
 
 codec!(struct Turn {
-    epoch, start_ns, budget_ns, share_ns, used_at_start_ns, in_queue, switch_ns, place, revoked_at_ns, killed,
+    epoch, start_ns, budget_ns, share_ns, used_at_start_ns, in_queue, switch_ns, paged_ns, place, revoked_at_ns, killed,
     idle_since_ns, contended, yielded, spent_ns, charged_ns, idled_ns, waited_for_ns, counted_to_ns, contended_ns, alone_ns,
 });

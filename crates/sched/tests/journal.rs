@@ -124,6 +124,7 @@ fn example_from(begin: u64) -> Vec<u8> {
         Event::DeviceDown { device },
         Event::Pieces { session, pieces: 3 },
         Event::Switched { session, switch_ns: 1_000_000 },
+        Event::Paged { session, paged_ns: 500_000 },
         Event::RemoveSession { session },
         Event::RemoveVgpu { vgpu },
         Event::RemoveTenant { tenant },
@@ -171,7 +172,7 @@ fn golden_bytes() {
     is_golden("journal_midway.hex", &example_from(10));
     Replay::new(&example_from(10)).unwrap().run().unwrap();
     let summary = Replay::new(&example()).unwrap().run().unwrap();
-    assert_eq!((summary.records, summary.grants), (28, 3));
+    assert_eq!((summary.records, summary.grants), (29, 3));
 }
 
 #[test]

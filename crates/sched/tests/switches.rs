@@ -122,3 +122,56 @@ fn who_gives_up_without_a_switch_leaves_the_device_to_the_other() {
     let share = device.used_ns[0] as f64 / device.now_ns as f64;
     assert!(share > 0.9, "the other one has {share:.3} of the device");
 }
+
+/// Two that always have work, each of which needs all of the device's memory, before its turn or
+/// where operations have `met` it: what both had in so many ms, how often the device went from one to the other, and how far one was ahead at most.
+fn both_busy(config: Config, switch_ns: u64, met: bool, ms: u64) -> ([u64; 2], u64, u64) {
+    let mut device = Device::new(Weight::ONE, switch_ns);
+    let up = Event::DeviceUp { device: D, config };
+    device.tell(up);
+    let (mut last, mut switches, mut ahead_ns) = (None, 0, 0);
+    while device.now_ns < ms * MS {
+        let Some(session) = device.node.holders(D).first().copied() else {
+            device.pass(10 * US);
+            continue;
+        };
+        if last.replace(session) != Some(session) {
+            switches += 1;
+            device.tell(match met {
+                true => Event::Paged { session, paged_ns: switch_ns },
+                false => Event::Switched { session, switch_ns },
+            });
+            device.pass(switch_ns);
+        }
+        device.pass(100 * US);
+        device.used_ns[session.0 as usize] += 100 * US;
+        ahead_ns = ahead_ns.max(device.used_ns[0].abs_diff(device.used_ns[1]));
+        let (epoch, usage) = (device.epoch, device.usage(session));
+        device.tell(match device.revoked {
+            true => Event::Released { session, epoch, usage },
+            false => Event::Used { session, usage },
+        });
+    }
+    (device.used_ns, switches, ahead_ns)
+}
+
+/// Short turns that begin with long switches leave little for work. With a slack there are fewer,
+/// as far as they are dear, and nobody is further ahead than it says.
+#[test]
+fn dear_switches_are_fewer_and_cheap_ones_are_not() {
+    let slack_ns = 500 * MS;
+    let slack = Config { slack_ns, slack_switches: 8, ..Config::default() };
+    let (plain, plain_switches, _) = both_busy(Config::default(), 30 * MS, false, 20_000);
+    let busy = |used: [u64; 2]| used[0] + used[1];
+    for met in [false, true] {
+        let (used, switches, ahead_ns) = both_busy(slack, 30 * MS, met, 20_000);
+        assert!(plain_switches > 8 * switches, "{plain_switches} without it, {switches} with it");
+        assert!(busy(plain) < 5_000 * MS && busy(used) > 17_000 * MS, "{plain:?}, {used:?}");
+        assert!(ahead_ns <= slack_ns + 2 * slack.quantum_ns, "{ahead_ns}");
+    }
+    // Switches that take nothing are as many as without it.
+    let (_, cheap, ahead_ns) = both_busy(slack, 0, false, 2_000);
+    let (_, as_many, _) = both_busy(Config::default(), 0, false, 2_000);
+    assert_eq!(cheap, as_many);
+    assert!(ahead_ns <= 2 * slack.quantum_ns, "{ahead_ns}");
+}

@@ -36,8 +36,6 @@ const COSTS: [Cost; 3] = [
 /// Who says which part is in which slot: Weft's own way first, and last the one that writes slots
 /// ahead of switches, which only a device can that copies beside its kernels: as the paper's does.
 const WAYS: [&str; 5] = ["exact", "whole", "scores", "demand", "pipelined"];
-/// The longest quantum that a node takes, for a swap like nvshare's, which has turns of 30 s.
-const LONG_QUANTUM_US: &str = "1000000";
 /// At either end of the windows, in seconds: everybody is at work between.
 const SURE: f64 = 0.03;
 /// What is measured beside the loads, and `turns`, which are two of a load's rows.
@@ -47,6 +45,39 @@ const TOLD: Duration = Duration::from_millis(100);
 /// Runs of the engine's kernels on either side, side by side.
 const ENGINE_RUNS: usize = 9;
 const ENGINE_RUNS_QUICK: usize = 3;
+
+/// How long turns are.
+#[derive(Clone, Copy)]
+enum Turns {
+    /// The usual quantum, whatever switches take.
+    Quantum,
+    /// The longest quantum that a node takes, for a swap like nvshare's, which has turns of 30 s.
+    Second,
+    /// As long as switches make them.
+    AsNeeded,
+}
+
+impl Turns {
+    const fn settings(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Quantum => &[("scheduling.slack_us", "0")],
+            Self::Second => &[("scheduling.slack_us", "0"), ("scheduling.quantum_us", "1000000")],
+            Self::AsNeeded => &[],
+        }
+    }
+
+    const fn in_words(self) -> &'static str {
+        match self {
+            Self::Quantum => "turns of a quantum",
+            Self::Second => "turns of 1 s",
+            Self::AsNeeded => "turns as needed",
+        }
+    }
+}
+
+/// Long turns that are compared, whole-vGPU swap first.
+const LONG_WAYS: [(&str, Turns); 3] =
+    [("whole", Turns::Second), ("exact", Turns::Second), ("exact", Turns::AsNeeded)];
 
 #[derive(Clone, Copy)]
 struct Cost {
@@ -238,7 +269,7 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let text = format!(
         "{TENANTS} tenants on a device of {DEVICE_MIB} MiB; {} rounds of all ways in turn; medians \
          of {} windows of {} s in each, after {} of them; ratios: medians of those within a round; \
-         turns of 1 s: {} of 4 s; engine: {} runs; efficiency: {}; clients: {}",
+         long turns: {} of 4 s; engine: {} runs; efficiency: {}; clients: {}",
         windows.rounds,
         windows.count,
         windows.seconds,
@@ -277,7 +308,7 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     }
     if context.only.iter().any(|only| only == "turns") {
         for load in Load::of(4) {
-            turns_of_1s(context, load, windows, &mut document)?;
+            long_turns(context, load, windows, &mut document)?;
         }
     }
     if least < f64::MAX {
@@ -305,7 +336,8 @@ fn compare(
     for step in 0..windows.rounds * ways.len() {
         // Another way is first in each round.
         let index = (step + step / ways.len()) % ways.len();
-        let run = contend(context, load, (ways[index], cost.entry_ns, None), windows)?;
+        let way = (ways[index], cost.entry_ns, Turns::Quantum);
+        let run = contend(context, load, way, windows)?;
         document.row(row(&label, ways[index], &run));
         rates[index].push(median(&run.rates));
         left[index].push(run.passed.efficiency(cost.entry_ns));
@@ -326,14 +358,16 @@ fn compare(
         beside(document, &format!("ahead_over_swap_{label}"), ahead, whole);
     }
     if cost.name == "contents" {
-        let swap = turns_of_1s(context, load, windows, document)?;
+        let swap = long_turns(context, load, windows, document)?;
         document.figure(format!("over_swap_of_1s_{label}"), median(own) / swap);
     }
     Ok(over_swap)
 }
 
-/// Turns of 1 s, where a page's contents are swapped; the throughput of whole-vGPU swap in them.
-fn turns_of_1s(
+/// Turns of 1 s, where a page's contents are swapped, beside turns that are as long as switches
+/// make them, up to half a second: what a node has that lends memory. The throughput of whole-vGPU
+/// swap in turns of 1 s.
+fn long_turns(
     context: &Context,
     load: Load,
     windows: Windows,
@@ -341,16 +375,20 @@ fn turns_of_1s(
 ) -> Result<f64> {
     let cost = COSTS[2];
     let label = format!("{}x_{}_{}", load.times, load.name, cost.name);
-    let windows = Windows { before: 0, count: windows.long(), seconds: 4.0, ..windows };
-    let mut rate = |way: &str| -> Result<f64> {
-        let way_of_1s = (way, cost.entry_ns, Some(LONG_QUANTUM_US));
-        let seen = contend(context, load, way_of_1s, windows)?;
-        document.row(row(&label, &format!("{way}, turns of 1 s"), &seen));
-        Ok(median(&seen.rates))
-    };
-    let (swap, slow) = (rate("whole")?, rate("exact")?);
-    document.figure(format!("of_1s_over_swap_of_1s_{label}"), slow / swap);
-    Ok(swap)
+    let windows = Windows { before: 1, count: windows.long(), seconds: 4.0, ..windows };
+    let mut rates = LONG_WAYS.map(|_| Vec::new());
+    for step in 0..windows.rounds * LONG_WAYS.len() {
+        let index = (step + step / LONG_WAYS.len()) % LONG_WAYS.len();
+        let (way, turns) = LONG_WAYS[index];
+        let seen = contend(context, load, (way, cost.entry_ns, turns), windows)?;
+        document.row(row(&label, &format!("{way}, {}", turns.in_words()), &seen));
+        rates[index].push(median(&seen.rates));
+    }
+    let [swap, of_1s, as_needed] = &rates;
+    document.baseline(format!("blocks_per_s_{label}_whole_of_1s"), median(swap));
+    beside(document, &format!("of_1s_over_swap_of_1s_{label}"), of_1s, swap);
+    beside(document, &format!("as_needed_over_swap_of_1s_{label}"), as_needed, swap);
+    Ok(median(swap))
 }
 
 /// What one side is of the other, side by side: the machine is not the same from one round to the
@@ -379,7 +417,7 @@ fn row(load: &str, way: &str, seen: &Seen) -> Value {
 }
 
 /// Settings of a device that lends so many times its memory to tenants of so many MiB.
-fn settings(load: Load, (way, entry_ns, quantum_us): Way<'_>) -> Vec<(&'static str, String)> {
+fn settings(load: Load, (way, entry_ns, turns): Way<'_>) -> Vec<(&'static str, String)> {
     let mut all = vec![
         ("device.memory", mebibytes(DEVICE_MIB)),
         ("device.slot", mebibytes(SLOT_MIB)),
@@ -388,7 +426,7 @@ fn settings(load: Load, (way, entry_ns, quantum_us): Way<'_>) -> Vec<(&'static s
         ("device.switch_entry_ns", entry_ns.to_string()),
         ("defaults.memory", mebibytes(load.tenant_mib())),
     ];
-    all.extend(quantum_us.map(|us| ("scheduling.quantum_us", us.to_owned())));
+    all.extend(turns.settings().iter().map(|(name, value)| (*name, (*value).to_owned())));
     all
 }
 
@@ -396,8 +434,8 @@ fn mebibytes(count: u64) -> String {
     format!("{count}MiB")
 }
 
-/// Placement, cost of an entry, quantum if it is not the usual one.
-type Way<'a> = (&'a str, u64, Option<&'a str>);
+/// Placement, cost of an entry, how long turns are.
+type Way<'a> = (&'a str, u64, Turns);
 
 fn start(
     context: &Context,

@@ -188,6 +188,19 @@ fn another_kind_of_device_forgets_what_was_said_of_the_first() {
 }
 
 #[test]
+fn who_goes_on_for_the_sake_of_memory_does_so_where_memory_is_lent() {
+    let slack_us = |settings: &[(&str, &str)]| {
+        let config = load(settings).unwrap();
+        config.slack_us(&config.devices[0])
+    };
+    let lent = ("device.oversubscribe", "2");
+    assert_eq!([slack_us(&[]), slack_us(&[lent])], [0, 500_000]);
+    let set = ("scheduling.slack_us", "7000");
+    assert_eq!([slack_us(&[set]), slack_us(&[lent, set])], [7_000, 7_000]);
+    assert_eq!(slack_us(&[lent, ("scheduling.slack_us", "0")]), 0);
+}
+
+#[test]
 fn only_what_swaps_lends_more_than_it_has() {
     for (key, value) in [("device.oversubscribe", "2"), ("device.swap_dir", "/tmp")] {
         load(&[("device", "soft"), (key, value)]).unwrap();

@@ -77,6 +77,13 @@ pub(crate) enum Order {
         /// How long, in ns.
         switch_ns: u64,
     },
+    /// In a session's turn an operation met memory whose slots others had.
+    Paged {
+        /// Whose.
+        session: u32,
+        /// How long it waited, in ns.
+        paged_ns: u64,
+    },
     /// A vGPU was removed.
     Forget {
         /// Which.
@@ -409,6 +416,9 @@ impl Driver {
             Order::WeighSession { session, weight } => self.weigh_session(session, weight),
             Order::Switched { session, switch_ns } => {
                 self.tell(Event::Switched { session: SessionKey(session), switch_ns });
+            }
+            Order::Paged { session, paged_ns } => {
+                self.tell(Event::Paged { session: SessionKey(session), paged_ns });
             }
             Order::Forget { vgpu } => self.forget(VgpuKey(vgpu)),
             Order::Begin(beginning) => self.begin(*beginning),

@@ -417,6 +417,10 @@ fn holding_ms(config: &NodeConfig, can: Capabilities) -> u64 {
     }
 }
 
+/// Of a device whose switches are dear, at most a ninth of the time goes into them, within the
+/// slack that is allowed.
+const SLACK_SWITCHES: u64 = 8;
+
 /// How a device that can do this is shared.
 fn terms(
     config: &NodeConfig,
@@ -432,7 +436,8 @@ fn terms(
         // The device must have had the chance to end an endless kernel, or a long block, by itself.
         overdue_ns: (times.overdue_ms + holding_ms(config, can)) * 1_000_000,
         sleeper_credit_ns: times.sleeper_credit_us * 1000,
-        slack_ns: times.slack_us * 1000,
+        slack_ns: config.slack_us(device) * 1000,
+        slack_switches: SLACK_SWITCHES,
         borrow_ns: times.borrow_ms * 1_000_000,
         slice_ns: times.slice_us * 1000,
         ..SchedConfig::default().overlap(times.overlap_us * 1000)

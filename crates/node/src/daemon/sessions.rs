@@ -30,6 +30,7 @@ use super::clock;
 use super::cosched::{Waiters, began_at};
 use super::devices::exports::Export;
 use super::devices::frames::{Dirty, VgpuFiles};
+use super::devices::residency::Brought;
 use super::driver::{Beginning, Order, Place};
 use super::host::{HostError, HostLedger};
 use super::log::{LogLimit, printable};
@@ -543,12 +544,18 @@ impl Daemon {
         let device = self.device_of(session.key);
         let residency = Arc::clone(self.tables().memory(device).residency());
         let began = Instant::now();
-        let wait_ns = residency.make_resident(clock::now_ns(), session.vgpu, wanted);
+        let Brought { wait_ns, is_own } =
+            residency.make_resident(clock::now_ns(), session.vgpu, wanted);
         let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let switch_ns = wait_ns.saturating_add(took_ns);
-        // What an operation meets in its middle is its own time.
-        if wanted.page.is_none() && switch_ns >= SWITCH_MIN_NS {
-            self.driver.send(Order::Switched { session: session.key, switch_ns });
+        let key = session.key;
+        match wanted.page {
+            _ if switch_ns < SWITCH_MIN_NS => {}
+            None => self.driver.send(Order::Switched { session: key, switch_ns }),
+            // What an operation meets in its middle is its own time. What it drove out of its own
+            // has nothing to do with others.
+            Some(_) if is_own => {}
+            Some(_) => self.driver.send(Order::Paged { session: key, paged_ns: switch_ns }),
         }
         Reply::Resident { wait_ns }
     }

@@ -128,6 +128,7 @@ impl TraceLag {
             | Event::SyncCalls { .. }
             | Event::Pieces { .. }
             | Event::Switched { .. }
+            | Event::Paged { .. }
             | Event::OnCpu { .. }
             | Event::Timer => {}
         }

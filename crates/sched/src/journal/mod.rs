@@ -35,7 +35,7 @@ use crate::node::Node;
 const MAGIC: &[u8; 8] = b"WEFTJRNL";
 
 /// The version of the format. It changes with the fields of events, actions and state.
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;
 
 /// Writes a journal. It only appends to the buffer that it is given: the caller writes that out.
 ///
@@ -80,7 +80,7 @@ impl Writer {
 codec!(struct Usage { used_ns, in_flight_ns, idle_ns });
 codec!(struct Config {
     policy, quantum_ns, yield_ns, prepare_lead_ns, overlap_ns, overdue_ns, sleeper_credit_ns,
-    slack_ns, switch_ns, borrow_ns, slice_ns,
+    slack_ns, slack_switches, switch_ns, borrow_ns, slice_ns,
 });
 codec!(enum Event {
     0 Timer {},
@@ -110,6 +110,7 @@ codec!(enum Event {
     24 Switched { session, switch_ns },
     25 SetTenantCap { tenant, cap },
     26 SetOwner { vgpu, owner },
+    27 Paged { session, paged_ns },
 });
 codec!(enum TimerReason {
     0 Handover {},

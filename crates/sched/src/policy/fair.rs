@@ -51,7 +51,7 @@ impl Fair {
     pub(super) fn new(setup: &Setup<'_>) -> Self {
         let rules = Rules {
             sleeper_credit_ns: setup.config.sleeper_credit_ns,
-            slack_ns: setup.config.slack_ns,
+            slack_ns: setup.config.slack_at_first_ns(),
         };
         let tenants = FairQueue::new(setup.virtual_time, rules);
         let &Config { borrow_ns, quantum_ns, .. } = setup.config;
@@ -165,6 +165,12 @@ impl Policy for Fair {
         if awake {
             self.count_urgent(member, 1);
         }
+    }
+
+    fn set_slack(&mut self, slack_ns: u64) {
+        self.rules.slack_ns = slack_ns;
+        let groups = self.groups.iter_mut().map(|group| &mut group.queue);
+        groups.chain([&mut self.tenants]).for_each(|queue| queue.set_slack(slack_ns));
     }
 
     fn wake(&mut self, vgpu: VgpuKey) {

@@ -319,6 +319,10 @@ pub trait Policy: State + fmt::Debug + Send {
     /// A vGPU's class, if it is another than batch or was.
     fn set_class(&mut self, _vgpu: VgpuKey, _class: Class) {}
 
+    /// From now on a vGPU whose turn ended goes on while it is at most this much service ahead, in
+    /// ns.
+    fn set_slack(&mut self, _slack_ns: u64) {}
+
     /// A vGPU has work again.
     fn wake(&mut self, vgpu: VgpuKey);
 

@@ -103,6 +103,7 @@ fn settings(source: &mut impl Source) -> (Config, Habits) {
         settle_delay_ns: source.below(2) * source.below(MS),
         switch_ns: source.below(2) * source.below(4 * MS),
     };
+    let config = Config { slack_switches: source.below(2) * 8, ..config };
     (config, habits)
 }
 

@@ -64,5 +64,6 @@ fn settings(way: &str) -> Vec<(&'static str, String)> {
         ("device.switch_entry_ns", ENTRY_NS.to_string()),
         ("defaults.memory", mebibytes(most)),
         ("scheduling.quantum_us", QUANTUM_US.to_owned()),
+        ("scheduling.slack_us", "0".to_owned()),
     ]
 }

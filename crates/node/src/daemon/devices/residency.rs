@@ -47,10 +47,20 @@ struct Question<'a> {
     wanted: &'a Wanted,
 }
 
+/// What bringing took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Brought {
+    /// How long the device is busy with it yet, in ns, where that is modelled.
+    pub(crate) wait_ns: u64,
+    /// What came took the slot of another part of the same vGPU.
+    pub(crate) is_own: bool,
+}
+
 /// Whoever deals out a device's slots.
 trait Dealer: std::fmt::Debug + Send {
-    /// Brings the vGPU's parts into slots. What is there already is not copied.
-    fn make_resident(&mut self, board: &mut Board, question: Question<'_>);
+    /// Brings the vGPU's parts into slots. What is there already is not copied. Whether a part that
+    /// was met took the slot of another one of the same vGPU.
+    fn make_resident(&mut self, board: &mut Board, question: Question<'_>) -> bool;
 
     /// A vGPU has fewer pages than before, or is gone. Slots have nothing of what is gone already;
     /// what follows for the plan is [`Self::tidy`]'s.
@@ -143,19 +153,19 @@ impl Residency {
     }
 
     /// Brings the vGPU's parts into its slots: those that it uses, those that the operation names
-    /// which begins, and that of a page which one has met. How long the device is busy with it, in
-    /// ns, where that is modelled.
-    pub(crate) fn make_resident(&self, now_ns: u64, vgpu: u32, wanted: &Wanted) -> u64 {
+    /// which begins, and that of a page which one has met.
+    pub(crate) fn make_resident(&self, now_ns: u64, vgpu: u32, wanted: &Wanted) -> Brought {
         let mut slots = self.lock();
         let began = Instant::now();
         let Slots { board, dealer } = &mut *slots;
         let before = board.totals;
         board.begin_switch(vgpu);
-        dealer.make_resident(board, Question { now_ns, vgpu, wanted });
+        let is_own = dealer.make_resident(board, Question { now_ns, vgpu, wanted });
         let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         board.end_switch(wanted.page.is_some(), took_ns);
         let entries = board.totals.entries - before.entries;
-        self.terms.entry_ns.saturating_mul(entries).saturating_sub(took_ns)
+        let wait_ns = self.terms.entry_ns.saturating_mul(entries).saturating_sub(took_ns);
+        Brought { wait_ns, is_own }
     }
 
     /// Whether slots are written ahead of a switch.

@@ -107,6 +107,7 @@ impl ResponseTimes {
             | Event::SyncCalls { .. }
             | Event::Pieces { .. }
             | Event::Switched { .. }
+            | Event::Paged { .. }
             | Event::OnCpu { .. }
             | Event::Adopt { .. }
             | Event::SetPolicy { .. } => {}

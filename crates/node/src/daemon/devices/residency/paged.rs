@@ -33,16 +33,18 @@ impl Paged {
 }
 
 impl Dealer for Paged {
-    fn make_resident(&mut self, board: &mut Board, question: Question<'_>) {
+    fn make_resident(&mut self, board: &mut Board, question: Question<'_>) -> bool {
         let Question { now_ns, vgpu, wanted: Wanted { page, touched, .. } } = question;
         self.tidy(board, now_ns);
         let touched: Vec<usize> =
             touched.iter().filter_map(|part| usize::try_from(*part).ok()).collect();
         self.pager.touch(VgpuKey(vgpu), &touched);
+        let mut is_own = false;
         if let Some(part) = board.part_met(vgpu, *page)
             && let Some(PageIn { slot, evicted }) = self.pager.bring(VgpuKey(vgpu), part)
         {
             if let Some((VgpuKey(other), _)) = evicted {
+                is_own = other == vgpu;
                 board.totals.replaced += 1;
                 board.note_taken(other);
                 self.publish(board, other);
@@ -52,6 +54,7 @@ impl Dealer for Paged {
         }
         // Its bases say what it has: what it lacks it meets.
         board.set_lacks(vgpu, false);
+        is_own
     }
 
     fn note_shrunk(&mut self, vgpu: u32) {

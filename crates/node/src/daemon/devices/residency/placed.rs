@@ -226,9 +226,9 @@ impl Placed {
 }
 
 impl Dealer for Placed {
-    fn make_resident(&mut self, board: &mut Board, question: Question<'_>) {
+    fn make_resident(&mut self, board: &mut Board, question: Question<'_>) -> bool {
         let Question { now_ns, vgpu, wanted: Wanted { page, touched, named } } = question;
-        let Some(parts) = board.parts(vgpu) else { return };
+        let Some(parts) = board.parts(vgpu) else { return false };
         let wanted = board.part_met(vgpu, *page);
         if self.shrunk.remove(&vgpu) {
             self.tidy_one(board, now_ns, vgpu);
@@ -268,6 +268,7 @@ impl Dealer for Placed {
             self.begin(board, VgpuKey(vgpu), wanted);
         }
         board.set_lacks(vgpu, false);
+        change.replaced.is_some()
     }
 
     fn write_ahead(&mut self, board: &mut Board, holder: u32, next: u32) -> bool {

@@ -1,0 +1,94 @@
+//! How much a vGPU may be ahead and go on, where it costs much to give the device to another.
+//!
+//! Turns that are short beside what a switch writes leave little for work: with memory that is
+//! swapped, vGPUs that each need all of the device do nothing else. So σ follows what switches
+//! take, what operations meet of it later in the turn included: [`Config::slack_switches`] times
+//! their mean, and never more than [`Config::slack_ns`], which is what the lag bound has.
+
+use crate::codec::codec;
+use crate::config::Config;
+use crate::key::VgpuKey;
+
+/// Of a switch, this part enters the mean.
+const PART: u64 = 4;
+
+/// Less than this is no reason to let anybody wait, in ns.
+const LEAST_NS: u64 = 1_000_000;
+
+/// What switches between vGPUs took of late.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Switching {
+    /// Whose turn was the last.
+    last: Option<VgpuKey>,
+    mean_ns: u64,
+    slack_ns: u64,
+}
+
+codec!(struct Switching { last, mean_ns, slack_ns });
+
+impl Switching {
+    /// A turn of the vGPU is over in which its memory took so long. The slack from now on, in ns,
+    /// if it is another one.
+    pub(super) fn note(&mut self, config: &Config, vgpu: VgpuKey, switch_ns: u64) -> Option<u64> {
+        // Who goes on finds its memory where it is, which says nothing of a switch.
+        if config.slack_switches == 0 || self.last.replace(vgpu) == Some(vgpu) {
+            return None;
+        }
+        self.mean_ns = self.mean_ns - self.mean_ns / PART + switch_ns / PART;
+        let wanted_ns = self.mean_ns.saturating_mul(config.slack_switches);
+        // In powers of two, so that it seldom changes.
+        let slack_ns = wanted_ns.checked_next_power_of_two().unwrap_or(u64::MAX);
+        let slack_ns = if wanted_ns < LEAST_NS { 0 } else { slack_ns.min(config.slack_ns) };
+        (core::mem::replace(&mut self.slack_ns, slack_ns) != slack_ns).then_some(slack_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: VgpuKey = VgpuKey(1);
+    const B: VgpuKey = VgpuKey(2);
+    const MS: u64 = 1_000_000;
+
+    fn config(slack_switches: u64) -> Config {
+        Config { slack_ns: 500 * MS, slack_switches, ..Config::default() }
+    }
+
+    /// After so many turns of two vGPUs, each beginning with such a switch.
+    fn after(turns: u64, switch_ns: u64, switching: &mut Switching) -> u64 {
+        for turn in 0..turns {
+            switching.note(&config(8), if turn % 2 == 0 { A } else { B }, switch_ns);
+        }
+        switching.slack_ns
+    }
+
+    #[test]
+    fn dear_switches_are_fewer_up_to_the_limit_and_cheap_ones_are_as_they_were() {
+        let mut switching = Switching::default();
+        assert_eq!(after(40, 0, &mut switching), 0);
+        // Eight times as long, or up to twice that.
+        let slack_ns = after(40, 10 * MS, &mut switching);
+        assert!((79 * MS..160 * MS).contains(&slack_ns), "{slack_ns}");
+        assert_eq!(after(40, 1_000 * MS, &mut switching), 500 * MS);
+        assert_eq!(after(80, 0, &mut switching), 0, "what was dear is forgotten");
+    }
+
+    #[test]
+    fn who_goes_on_says_nothing_of_switches() {
+        let mut switching = Switching::default();
+        let slack_ns = after(40, 10 * MS, &mut switching);
+        for _ in 0..100 {
+            assert_eq!(switching.note(&config(8), B, 0), None);
+        }
+        assert_eq!(switching.slack_ns, slack_ns);
+    }
+
+    #[test]
+    fn a_slack_that_is_always_there_does_not_change() {
+        let mut switching = Switching::default();
+        for turn in 0..100 {
+            assert_eq!(switching.note(&config(0), VgpuKey(turn % 2), 10 * MS), None);
+        }
+    }
+}
