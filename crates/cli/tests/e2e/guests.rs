@@ -96,6 +96,8 @@ fn agent(folder: &TempDir, region: &Path) -> Command {
 fn programs_share_a_machines_region_one_after_the_other_and_at_once() {
     let node = Node::start(&[]);
     let stand = Stand::start(&node, &["--region", "64MiB", "--sessions", "2", "--weight", "3"]);
+    // Whatever server has the folder, so a machine's definition can name it.
+    assert_eq!(stand.region, stand.folder.path().join("vm/region"));
     for name in EXAMPLES {
         let text = success(stand.run(name, &[]));
         assert!(text.contains("PASSED"), "{name}: {text}");
