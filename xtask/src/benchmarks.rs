@@ -206,6 +206,7 @@ const BENCHES: [Bench; 29] = [
             Row("wake_p50_us_off", "the same with `off`", Told),
             Row("kernels_per_s_boost", "kernels of a machine beside two hogs, a second", Told),
             Row("kernels_per_s_off", "the same with `off`", Told),
+            Row("hog_share_error", "a hog's distance from its part of wall time", Told),
             Row("hog_share_of_wall_boost", "the lesser hog's part of the processor", Told),
             Row("hog_share_of_wall_off", "the same with `off`", Told),
         ],

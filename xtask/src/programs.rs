@@ -40,9 +40,10 @@ const GUEST_PROGRAMS: [&str; 12] = [
 ];
 
 /// Scripts of the virtual machine.
-const GUEST_SCRIPTS: [&str; 6] = [
+const GUEST_SCRIPTS: [&str; 7] = [
     "guest-again.sh",
     "guest-examples.sh",
+    "guest-idle.sh",
     "guest-node.sh",
     "guest-panic.sh",
     "guest-scribble.sh",

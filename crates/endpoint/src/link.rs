@@ -456,14 +456,18 @@ impl Reading {
                 return Err(Ended::Lost(SILENT.into()));
             }
             Ok(Heard::Nothing) => link.beat_without_waiting(),
-            Ok(Heard::End) => return Err(Ended::Lost("the peer closed it".into())),
+            Ok(Heard::End) => {
+                return Err(Ended::Lost("the other host closed the connection".into()));
+            }
             Err(error) => return Err(Ended::Lost(error.to_string())),
         }
         Ok(())
     }
 }
 
-const SILENT: &str = "the peer is silent";
+/// After [`SILENCE_MAX`].
+const SILENT: &str =
+    "nothing came from the other host for 8 s: it, or the network between, is down";
 
 /// What polling found.
 enum Found {

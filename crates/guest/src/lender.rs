@@ -81,6 +81,8 @@ pub fn run(wanted: &Wanted, folder: &Path, user: Option<u32>) -> Result<i32> {
     }
     let (server, theirs) = peer::pair()?;
     let mut child = start(folder, user, theirs)?;
+    // A node that is started again finds the region's file at who opens it.
+    let _kept = first.region.as_ref().map(OwnedFd::try_clone).transpose()?;
     let mut first = Some(first);
     loop {
         let owner = std::io::stdin();

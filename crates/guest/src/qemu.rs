@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn the_docs_list_the_devices_that_the_server_prints() {
-        let printed = devices(Path::new("/proc/PID/fd/N"), 256 << 20, Path::new("/run/team-a"));
+        let printed = devices(Path::new("/run/team-a/region"), 256 << 20, Path::new("/run/team-a"));
         assert_eq!(command_of_docs("-object memory-backend-file"), printed);
     }
 }

@@ -11,6 +11,7 @@ pub mod state;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -133,6 +134,9 @@ impl Server {
         let marks_listener = listen(&marks_socket(&folder))?;
         let monitor_listener = listen(&monitor_socket(&folder))?;
         let region_socket = vacant(&region_socket(&folder))?;
+        // For QEMU, whose arguments stay the same over many servers.
+        let file = format!("/proc/{}/fd/{}", std::process::id(), region.as_fd().as_raw_fd());
+        symlink(file, vacant(&region_link(&folder))?)?;
         Ok(Self {
             opener,
             ends,
@@ -156,13 +160,11 @@ impl Server {
         })
     }
 
-    /// QEMU's arguments for the machine's devices. Its region is a file of this process: good as
-    /// long as that lives, and for its user alone.
+    /// QEMU's arguments for the machine's devices, the same for every server with this folder. Its
+    /// region is a file of this process: good as long as that lives, and for its user alone.
     #[must_use]
     pub fn devices(&self) -> Vec<String> {
-        let fd = self.region.as_fd().as_raw_fd();
-        let region = PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()));
-        qemu::devices(&region, self.region.len() as u64, &self.folder)
+        qemu::devices(&region_link(&self.folder), self.region.len() as u64, &self.folder)
     }
 
     /// The folder of the sockets of the machine's ports.
@@ -477,9 +479,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        for socket in [control_socket, marks_socket, monitor_socket, region_socket] {
+        let sockets = [control_socket, marks_socket, monitor_socket, region_socket];
+        for path in sockets.into_iter().chain([region_link as fn(&Path) -> PathBuf]) {
             // The folder may be gone.
-            let _ = fs::remove_file(socket(&self.folder));
+            let _ = fs::remove_file(path(&self.folder));
         }
     }
 }
@@ -506,6 +509,12 @@ pub fn monitor_socket(folder: &Path) -> PathBuf {
 #[must_use]
 pub fn region_socket(folder: &Path) -> PathBuf {
     folder.join("region.sock")
+}
+
+/// Where QEMU finds the region, in a machine's folder.
+#[must_use]
+pub fn region_link(folder: &Path) -> PathBuf {
+    folder.join("region")
 }
 
 fn listen(path: &Path) -> Result<UnixListener> {

@@ -6,6 +6,7 @@
 //! the gateway must prove to have; only the node can tell whether it is genuine.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write as _;
@@ -24,6 +25,9 @@ pub const OPENING_BYTES_MAX: usize = 32 * 1024;
 
 /// Longest grant, in characters.
 const GRANT_CHARS_MAX: usize = 2048;
+
+/// Bytes of a grant that logs and refusals show, of the number by which it is told from others.
+const SHOWN_BYTES: usize = 4;
 
 message! {
     /// What a grant grants.
@@ -259,6 +263,13 @@ impl Grant {
         let at = body.len().checked_sub(CODE_BYTES).ok_or(NoGrant)?;
         let code = body.split_off(at).try_into().map_err(|_| NoGrant)?;
         Ok(Self { body, code })
+    }
+
+    /// How its text begins: enough to tell it from others, and nothing that lets anybody in.
+    #[must_use]
+    pub fn beginning(&self) -> String {
+        let shown = self.body.len().min(SHOWN_BYTES);
+        format!("{GRANT_MARK}{}…", to_hex(&self.body[..shown]))
     }
 
     /// What it says, genuine or not.

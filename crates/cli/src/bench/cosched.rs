@@ -166,7 +166,7 @@ fn contend(
 
 /// The largest relative distance of a hog from its fair share of a processor that was there for
 /// `wall_s`, from everybody's processor time.
-fn hog_error(tenants: &[f64], hogs: &[f64], wall_s: f64) -> f64 {
+pub(super) fn hog_error(tenants: &[f64], hogs: &[f64], wall_s: f64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a handful")]
     let (count, hog_count) = ((tenants.len() + hogs.len()) as f64, hogs.len() as f64);
     let equal = wall_s / count;

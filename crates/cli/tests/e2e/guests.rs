@@ -1,7 +1,8 @@
 //! Programs of virtual machines: with the agent on this kernel, which is quick and can be killed,
-//! and in machines that QEMU interprets.
+//! and in [`machines`] that QEMU interprets.
 
-use std::collections::BTreeSet;
+mod machines;
+
 use std::fs::{File, Permissions};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -14,14 +15,12 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use weft_ring::peer;
-use weft_ring::priority::Treatment;
-use weft_wire::guest::{Begin, GuestFrame, HelloFrame};
+use weft_wire::guest::{Begin, GuestFrame, HelloFrame, OpenRegion, Reception};
+use weft_wire::handshake::{HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION};
 
-use crate::node::assert_share;
 use crate::remote;
 use crate::support::{
-    Conversation, Node, driver, eventually, finish, program, provided, python, root, success,
-    text_of, weft,
+    Conversation, Node, driver, eventually, finish, program, provided, success, text_of, weft,
 };
 
 const EXAMPLES: [&str; 5] = ["vector_add", "matrix_mul", "reduction", "histogram", "pipeline"];
@@ -97,6 +96,8 @@ fn agent(folder: &TempDir, region: &Path) -> Command {
 fn programs_share_a_machines_region_one_after_the_other_and_at_once() {
     let node = Node::start(&[]);
     let stand = Stand::start(&node, &["--region", "64MiB", "--sessions", "2", "--weight", "3"]);
+    // Whatever server has the folder, so a machine's definition can name it.
+    assert_eq!(stand.region, stand.folder.path().join("vm/region"));
     for name in EXAMPLES {
         let text = success(stand.run(name, &[]));
         assert!(text.contains("PASSED"), "{name}: {text}");
@@ -159,18 +160,51 @@ fn sessions_outlive_the_daemon_and_new_ones_begin_at_the_next() {
     node.wait_until_empty();
 }
 
-/// A region that no session kept is gone with its daemon: programs are told what to do about it.
+/// A region in which nobody has a session is kept by its machine's server, or by who opened it for
+/// that one.
 #[test]
-fn a_region_that_is_lost_is_said_to_programs() {
-    let mut node = Node::start(&[]);
-    let stand = Stand::start(&node, &[]);
-    assert!(success(stand.run("vector_add", &[])).contains("PASSED"));
-    node.wait_until_empty();
-    node.kill();
-    node.launch();
-    eventually("programs to be told", || {
-        text_of(&finish(stand.run("vector_add", &[]))).contains("start the machine again")
-    });
+fn a_region_without_a_session_outlives_the_daemon() {
+    let mut node = remote::node(&[]);
+    let (grant, _) = remote::grant(&node, &["lent", "--uses", "8"]);
+    let stand = Stand::start(&node, &["--sessions", "2"]);
+    let lent = Lent::start(&node, &grant);
+    let passes = |command: Command| text_of(&finish(command)).contains("PASSED");
+    for again in [true, true, false] {
+        assert!(passes(stand.run("vector_add", &[])) && passes(lent.run()));
+        node.wait_until_empty();
+        eventually("all workers to end", || node.workers().is_empty());
+        if again {
+            node.kill();
+            node.launch();
+            eventually("programs to run", || {
+                passes(stand.run("vector_add", &[])) && passes(lent.run())
+            });
+        }
+    }
+    assert!(!node.log().contains("is lost"), "{}", node.log());
+}
+
+/// Who names a region and does not have it is told what to do about it.
+#[test]
+fn a_region_that_nobody_keeps_is_lost_in_words() {
+    let node = Node::start(&[]);
+    let open = OpenRegion {
+        version: PROTOCOL_VERSION,
+        region: [7; 16],
+        vgpu: String::new(),
+        weight: 0,
+        memory_bytes: 0,
+        token: String::new(),
+        region_bytes: 64 << 20,
+        sessions: 1,
+    };
+    let socket = peer::connect_plain(&node.path().join("tenant.sock")).unwrap();
+    peer::send(&socket, &open.to_bytes().unwrap(), &[]).unwrap();
+    let said = peer::receive(&socket, HANDSHAKE_BYTES_MAX).unwrap().unwrap();
+    let Reception::Refused { message, .. } = Reception::from_bytes(&said.bytes).unwrap() else {
+        panic!("it has a region: {said:?}")
+    };
+    assert!(message.contains("start the machine again"), "{message}");
 }
 
 #[test]
@@ -231,6 +265,34 @@ fn lend(node: &Node, folder: &Path, grants: &[&str]) -> Conversation {
     lender
 }
 
+/// A machine of a cloud with one vGPU.
+struct Lent {
+    folder: TempDir,
+    _lender: Conversation,
+    _agent: Conversation,
+}
+
+impl Lent {
+    fn start(node: &Node, grant: &str) -> Self {
+        let folder = tempfile::Builder::new().prefix("weft-vm-").tempdir().unwrap();
+        let vm = folder.path().join("vm");
+        let lender = lend(node, &vm, &[grant]);
+        while lender.line() != "ready" {}
+        let agent = Conversation::start(agent(&folder, &vm.join("region.sock")));
+        wait_for_agent(&folder.path().join("guest.sock"));
+        symlink(driver(), folder.path().join("libcuda.so.1")).unwrap();
+        Self { folder, _lender: lender, _agent: agent }
+    }
+
+    fn run(&self) -> Command {
+        let mut command = Command::new(program("vector_add"));
+        command.env("WEFT_SOCKET", self.folder.path().join("guest.sock"));
+        command.env_remove("WEFT_VGPU").env_remove("WEFT_ATTACH");
+        command.env("LD_LIBRARY_PATH", self.folder.path());
+        command
+    }
+}
+
 /// A cloud's machine: its server never gets to the node, and the node judges by the grants.
 #[test]
 fn a_region_that_grants_open_is_for_their_vgpus_alone() {
@@ -262,7 +324,7 @@ fn a_region_that_grants_open_is_for_their_vgpus_alone() {
     assert!(text.contains("has vGPU `one,two`"), "{text}");
     node.admin().remove("two", true).unwrap();
     let text = run("two");
-    assert!(text.contains("was removed since the grant was made"), "{text}");
+    assert!(text.contains("was removed since the grant"), "{text}");
     assert!(run("one").contains("PASSED"), "the other one is there");
     drop((agent, lender));
     eventually("the machine to be gone", || node.log().contains("a virtual machine is gone"));
@@ -376,76 +438,6 @@ fn only_a_process_that_maps_the_region_has_processors() {
     assert_eq!(node.admin().stats().unwrap().coscheduling.boosts, 0);
 }
 
-/// A program of a machine waits for its kernels: the thread of QEMU that runs its processor is
-/// helped, and ordinary again when it has ended.
-#[test]
-fn the_processor_of_a_machine_that_waits_is_boosted() {
-    let node = Node::paced(&["scheduling.coscheduling=boost"]);
-    let report = || node.admin().stats().unwrap().coscheduling;
-    if !has_means(&node, "boost") {
-        return;
-    }
-    let words = ["cosched", "tenant", "step_285us", "4", "-", "0"];
-    let mut run = Conversation::start(machine(&node, "vm", &[], &words));
-    eventually("a boost", || report().boosts > 0);
-    assert!(node.log().contains("a virtual machine's processors are known"), "{}", node.log());
-    let qemu = child_of(run.child.id());
-    eventually("no thread of QEMU to be real-time", || {
-        let tasks = std::fs::read_dir(format!("/proc/{qemu}/task"));
-        let Ok(tasks) = tasks else { return true };
-        tasks.flatten().all(|task| {
-            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            // The 41st word: the class; those before the name's end are two.
-            let class = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(38));
-            !matches!(class, Some("1" | "2"))
-        })
-    });
-    assert!(run.wait().success());
-    node.wait_until_empty();
-    assert_eq!(report().refused, 0);
-}
-
-/// The same with a slice of 0.1 ms, which stays with the thread while its program waits often.
-#[test]
-fn the_processor_of_a_machine_that_waits_gets_a_short_slice() {
-    let node = Node::paced(&["scheduling.coscheduling=slice"]);
-    if !has_means(&node, "slice") {
-        return;
-    }
-    let words = ["cosched", "tenant", "step_285us", "4", "-", "0"];
-    let mut run = Conversation::start(machine(&node, "vm", &[], &words));
-    let qemu = child_of(run.child.id());
-    let mut sliced = BTreeSet::new();
-    eventually("a thread of QEMU with a short slice", || {
-        for entry in std::fs::read_dir(format!("/proc/{qemu}/task")).into_iter().flatten().flatten()
-        {
-            let thread = entry.file_name().to_str().and_then(|name| name.parse().ok()).unwrap();
-            let found = Treatment::of(thread);
-            if found.is_ok_and(|found| found.slice == Duration::from_micros(100)) {
-                let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-                sliced.insert(name.trim().to_owned());
-            }
-        }
-        !sliced.is_empty()
-    });
-    assert!(run.wait().success());
-    assert!(sliced.iter().all(|name| name.starts_with("CPU 0/")), "threads {sliced:?}");
-    node.wait_until_empty();
-}
-
-/// Whether waiting threads are helped by that means. That a test has not run is said, and root in
-/// CI must be able to.
-fn has_means(node: &Node, means: &str) -> bool {
-    let report = node.admin().stats().unwrap().coscheduling;
-    let can = report.means == means;
-    if !can {
-        let is_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
-        assert!(!is_ci, "CI=true, but threads are not helped by {means}: {:?}", report.why);
-        eprintln!("not run: {:?}", report.why);
-    }
-    can
-}
-
 /// Told to end by a signal, servers end what they started and remove their temporary folders; they
 /// end by that signal.
 #[test]
@@ -513,253 +505,6 @@ fn a_vgpu_that_is_not_as_the_machine_wants_it_is_refused_in_words() {
         text_of(&finish(stand.run("vector_add", &[]))).contains("PASSED")
     });
     assert!(lives.wait().success());
-}
-
-/// QEMU goes with its server, however that ends.
-#[test]
-fn a_machine_whose_server_is_killed_ends_with_it() {
-    let node = Node::start(&[]);
-    let mut run = Conversation::start(machine(&node, "vm", &[], &["relay", "100000"]));
-    run.line();
-    let qemu = child_of(run.child.id());
-    run.kill();
-    // Or nothing is left of it but a status that nobody reads.
-    eventually("QEMU to end", || {
-        let stat = std::fs::read_to_string(format!("/proc/{qemu}/stat"));
-        stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z "))
-    });
-    node.wait_until_empty();
-}
-
-/// `weft vm run` with a guest that QEMU interprets.
-fn machine(node: &Node, name: &str, flags: &[&str], words: &[&str]) -> Command {
-    machine_of(node, name, &provided("WEFT_TEST_GUEST").join("initrd"), flags, words)
-}
-
-/// The same with another initial file system.
-fn machine_of(node: &Node, name: &str, initrd: &Path, flags: &[&str], words: &[&str]) -> Command {
-    let image = provided("WEFT_TEST_GUEST");
-    let mut command = weft();
-    command.arg("--runtime-dir").arg(node.path()).args(["vm", "run", name, "--accel", "tcg"]);
-    command.arg("--kernel").arg(image.join("vmlinuz")).arg("--initrd").arg(initrd);
-    let unpacked = image.join("qemu");
-    if unpacked.exists() {
-        command.arg("--qemu").arg(unpacked);
-    }
-    command.args(flags).arg("--").args(words);
-    command
-}
-
-#[test]
-fn unmodified_programs_run_in_a_machine_as_an_ordinary_user() {
-    let node = Node::start(&[]);
-    let flags = ["--sessions", "2", "--weight", "2", "--counts"];
-    let text = success(machine(&node, "vm", &flags, &["guest-examples.sh"]));
-    assert!(text.contains("ran as 1000: ALL PASSED"), "{text}");
-    node.wait_until_empty();
-    let vgpus = node.admin().list().unwrap();
-    let vm = vgpus.iter().find(|vgpu| vgpu.name == "vm").unwrap();
-    assert_eq!((vm.weight, vm.used_ns > 0), (2, true));
-    let failed = finish(machine(&node, "vm", &[], &["false"]));
-    assert_eq!(failed.status.code(), Some(1), "the program's own status");
-}
-
-/// What a machine cannot be is said before, or in words of the part that found out.
-#[test]
-fn machines_that_cannot_be_are_refused_in_words() {
-    let node = Node::start(&[]);
-    let refused = |flags: &[&str], program: &[&str], words: &str| {
-        let output = finish(machine(&node, "vm", flags, program));
-        let text = text_of(&output);
-        assert!(!output.status.success() && text.contains(words), "{flags:?}: {text}");
-    };
-    refused(&["--region", "48MiB"], &["true"], "power of two");
-    refused(&["--ram", "16MiB"], &["true"], "at least");
-    refused(&["--sessions", "0"], &["true"], "--sessions");
-    refused(&["--processors", "0"], &["true"], "--processors");
-    refused(&["--qemu-arg=-nonsense"], &["true"], "-nonsense");
-    // It has connected its monitor by then.
-    let odd = finish(machine(&node, "vm", &["--qemu-arg=-device", "--qemu-arg=odd"], &["true"]));
-    let text = text_of(&odd);
-    assert!(text.contains("odd") && !text.contains("monitor told"), "{text}");
-    refused(&[], &["sh", "-c", "exit 3"], "words without spaces");
-    refused(&[], &["no-such-program"], "not found");
-    let missing = Path::new("/no/such/initrd");
-    let text = text_of(&finish(machine_of(&node, "vm", missing, &[], &["true"])));
-    assert!(text.contains("cannot read /no/such/initrd") && text.contains("make-image"), "{text}");
-    let mut stranger = machine(&node, "a b", &[], &["true"]);
-    let text = text_of(&stranger.output().unwrap());
-    assert!(text.contains("a vGPU's name is"), "{text}");
-    node.wait_until_empty();
-}
-
-/// Python with tinygrad and NumPy in the machine, as it is on the host.
-#[test]
-fn tinygrad_trains_in_a_machine() {
-    let node = Node::start(&[]);
-    let (folder, image) = (tempfile::tempdir().unwrap(), provided("WEFT_TEST_GUEST"));
-    let (more, initrd) = (folder.path().join("python"), folder.path().join("initrd"));
-    let mut make = Command::new(root().join("tests/programs/python-initrd"));
-    make.arg(image.join("base/bin/busybox")).arg(python()).arg(&more);
-    make.arg(root().join("examples/python/train.py"));
-    success(make);
-    let mut all = std::fs::read(image.join("initrd")).unwrap();
-    all.extend(std::fs::read(&more).unwrap());
-    std::fs::write(&initrd, all).unwrap();
-    let words =
-        ["env", "DEV=CUDA:PTX", "PYTHONHOME=/python", "/python/bin/python3", "/bin/train.py", "1"];
-    let text = success(machine_of(&node, "vm", &initrd, &["--ram", "1GiB"], &words));
-    assert!(text.contains("\"verified\": true"), "{text}");
-    node.wait_until_empty();
-}
-
-/// Marks across the machine's border for each call of a phase of the program `call`.
-fn marks_per_call(node: &Node, phase: &str) -> f64 {
-    let text = success(machine(node, "vm", &["--counts"], &["call", phase]));
-    let lines: Vec<serde_json::Value> =
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let number = |name: &str| lines.iter().find_map(|line| line[name].as_f64()).unwrap();
-    (number("marks_in") + number("marks_out")) / number("calls")
-}
-
-/// Calls that both sides poll for leave nothing at the machine's ports; waits that outlast the
-/// polling do, so they are counted.
-#[test]
-fn a_call_that_is_polled_for_does_not_cross_the_machines_border() {
-    let node = Node::start(&[]);
-    // A side that has to wait for a processor is one that sleeps: the least of some boots is the
-    // transport's own.
-    let polled = (0..6).map(|_| marks_per_call(&node, "polled")).find(|marks| *marks < 0.05);
-    assert!(polled.is_some(), "calls cross the border");
-    // How many waits sleep is up to the machine: on a quiet one a third did, on a busy one all.
-    let blocked = (0..3).map(|_| marks_per_call(&node, "blocked")).find(|marks| *marks > 0.15);
-    assert!(blocked.is_some(), "waits that sleep are woken without a mark");
-}
-
-#[test]
-fn two_machines_share_the_device_by_their_weights() {
-    let node = Node::paced(&[]);
-    let start = |name: &str, weight: &str| {
-        let words = ["share", "step_285us", "600", "--window", "0.2"];
-        Conversation::start(machine(&node, name, &["--weight", weight], &words))
-    };
-    let (light, heavy) = (start("light", "1"), start("heavy", "3"));
-    light.line();
-    heavy.line();
-    assert_share(&node, "light", 0.25);
-    assert_share(&node, "heavy", 0.75);
-}
-
-#[test]
-fn a_killed_machine_leaves_nothing_behind() {
-    let node = Node::start(&[]);
-    let mut run = Conversation::start(machine(&node, "vm", &[], &["relay", "100000"]));
-    run.line();
-    let qemu = child_of(run.child.id());
-    kill_process(Pid::from_raw(qemu).unwrap(), Signal::KILL).unwrap();
-    assert_eq!(run.wait().code(), Some(128 + 9));
-    node.wait_until_empty();
-    assert!(success(machine(&node, "vm", &[], &["vector_add"])).contains("PASSED"));
-}
-
-/// The guest's kernel panics: the machine ends, and that is no success of its program.
-#[test]
-fn a_machine_whose_kernel_panics_ends_and_says_so() {
-    let node = Node::start(&[]);
-    let output = finish(machine(&node, "vm", &["--append", "weft.root"], &["guest-panic.sh"]));
-    let text = text_of(&output);
-    assert!(text.contains("ready"), "its program had a session: {text}");
-    assert!(!output.status.success() && text.contains("ended before its program did"), "{text}");
-    node.wait_until_empty();
-}
-
-/// One that does not begin anew after it keeps its sessions and nothing else: others run meanwhile,
-/// and its end is QEMU's.
-#[test]
-fn a_machine_whose_kernel_hangs_holds_nobody_up() {
-    let node = Node::start(&[]);
-    let flags = ["--append", "weft.root panic=0"];
-    let mut run = Conversation::start(machine(&node, "vm", &flags, &["guest-panic.sh"]));
-    while !run.line().contains("ready") {}
-    let of_machine = || {
-        let vgpus = node.admin().list().unwrap();
-        let vm = vgpus.iter().find(|vgpu| vgpu.name == "vm").unwrap();
-        (vm.sessions, vm.used_ns)
-    };
-    eventually("its kernel to stop", || {
-        let before = of_machine();
-        let text = success(node.run(&["--name", "beside"], &program("relay"), &["50"]));
-        assert!(text.contains("PASSED"), "{text}");
-        before.0 == 1 && of_machine() == before
-    });
-    let qemu = child_of(run.child.id());
-    kill_process(Pid::from_raw(qemu).unwrap(), Signal::KILL).unwrap();
-    run.wait();
-    node.wait_until_empty();
-}
-
-/// The machine is reset as by its button: its session ends, its kernel boots again, and the program
-/// that begins then passes.
-#[test]
-fn a_machine_that_is_reset_begins_anew() {
-    let node = Node::start(&[]);
-    let folder = tempfile::Builder::new().prefix("weft-vm-").tempdir().unwrap();
-    let monitor = folder.path().join("qmp.sock");
-    let qmp = format!("--qemu-arg=unix:{},server=on,wait=off", monitor.display());
-    let flags = ["--qemu-arg=-action", "--qemu-arg=reboot=reset", "--qemu-arg=-qmp", &qmp];
-    let mut run = Conversation::start(machine(&node, "vm", &flags, &["relay", "200"]));
-    let until = |said: &str| while !run.line().contains(said) {};
-    until("ready");
-    reset(&monitor);
-    until("ready");
-    until("relay: PASSED");
-    assert!(run.wait().success());
-    node.wait_until_empty();
-}
-
-/// Says to QEMU's monitor that the machine is to be reset.
-fn reset(monitor: &Path) {
-    let mut stream = UnixStream::connect(monitor).unwrap();
-    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-    let mut say = |words: &str| stream.write_all(words.as_bytes()).unwrap();
-    let mut hear = |what: &str| while !lines.next().unwrap().unwrap().contains(what) {};
-    hear("QMP");
-    say("{\"execute\": \"qmp_capabilities\"}\n");
-    hear("return");
-    say("{\"execute\": \"system_reset\"}\n");
-    hear("RESET");
-}
-
-/// A session of the machine goes on under the next daemon, and lets others begin there.
-#[test]
-fn a_machine_goes_on_when_the_daemon_is_started_again() {
-    let mut node = Node::start(&[]);
-    let run = Conversation::start(machine(&node, "vm", &[], &["guest-again.sh"]));
-    while !run.line().contains("PASSED") {}
-    let sessions = |node: &Node| {
-        let vgpus = node.admin().list().unwrap();
-        vgpus.iter().find(|vgpu| vgpu.name == "vm").map_or(0, |vgpu| vgpu.sessions)
-    };
-    node.kill();
-    node.launch();
-    eventually("the session that was there to go on", || sessions(&node) == 1);
-    eventually("another one beside it", || sessions(&node) == 2);
-    eventually("its end", || sessions(&node) == 1);
-}
-
-#[test]
-fn a_machine_that_scribbles_hurts_no_other() {
-    let node = Node::start(&[]);
-    let run = node.run(&["--name", "beside"], &program("relay"), &["300"]);
-    let mut beside = Conversation::start(run);
-    beside.line();
-    let flags = ["--append", "weft.root"];
-    let text = text_of(&finish(machine(&node, "vm", &flags, &["guest-scribble.sh"])));
-    assert!(text.contains("scribbled") && text.contains("vector_add ended with"), "{text}");
-    assert!(!text.contains("ended with 124"), "it hangs: {text}");
-    assert!(beside.wait().success(), "{text}");
-    node.wait_until_empty();
-    assert!(success(machine(&node, "vm", &[], &["vector_add"])).contains("PASSED"));
 }
 
 /// The only child of a process.

@@ -105,8 +105,12 @@ impl Gateway {
             )
         })?;
         channel.set_patience(limit)?;
-        let reception =
-            hear(&channel).with_context(|| format!("the gateway at {remote} gave no answer"))?;
+        let reception = hear(&channel).with_context(|| {
+            format!(
+                "the gateway at {remote} gave no answer: try again, and see whether its node runs \
+                 and the network between does not lose everything"
+            )
+        })?;
         Ok((channel, Reception::from_bytes(&reception)?))
     }
 

@@ -176,7 +176,7 @@ impl Session {
             match self.link.read(&mut replies) {
                 Ended::Over(why) => break why,
                 Ended::Lost(why) => {
-                    if let Err(refused) = self.reconnect() {
+                    if let Err(refused) = self.reconnect(&why) {
                         break format!("{why}; {refused}");
                     }
                 }
@@ -190,7 +190,8 @@ impl Session {
     }
 
     /// Goes on over another connection within the grace time.
-    fn reconnect(&self) -> Result<(), String> {
+    fn reconnect(&self, why: &str) -> Result<(), String> {
+        let mut is_told = false;
         let deadline = Instant::now() + self.grace;
         let mut pause = PAUSE_MIN;
         loop {
@@ -204,13 +205,27 @@ impl Session {
                     let patient = channel.set_patience(HEARTBEAT);
                     patient.map_err(|error| error.to_string())?;
                     let attached = self.link.attach(*channel, handled);
+                    if is_told {
+                        say("weft-endpoint: the session goes on over another connection");
+                    }
                     return attached.map_err(|error| error.to_string());
                 }
                 Ok(Resumption::Refused(message)) => return Err(message),
                 Err(error) => format!("{error:#}"),
             };
             if Instant::now() + pause > deadline {
-                return Err(format!("no connection within {:?}: {failed}", self.grace));
+                return Err(format!(
+                    "no other connection within {:?} (remote.grace_ms of the node): {failed}; its \
+                     program has a CUDA error and must be started again",
+                    self.grace
+                ));
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                say(&format!(
+                    "weft-endpoint: the connection was lost ({why}); its session waits {:?} for \
+                     another one",
+                    self.grace
+                ));
             }
             thread::sleep(pause);
             pause = (2 * pause).min(PAUSE_MAX);

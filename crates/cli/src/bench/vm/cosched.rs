@@ -5,7 +5,8 @@
 //! QEMU's other threads, the machine's server, the daemon and the workers have the others. The
 //! guest's clock is not the device's, so a wait is what a launch took until the program ran again,
 //! less what the kernel takes by the model: submitting, waking through QEMU and the guest's kernel
-//! included, an upper bound of what the host's scheduler adds.
+//! included, an upper bound of what the host's scheduler adds. Shares of the processor are what the
+//! system says that the machine's thread and the hogs had of it while all of them worked.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -19,16 +20,16 @@ use weft_node::admin::CoschedulingReport;
 
 use super::Machine;
 use crate::bench::cosched::{
-    HOGS, HogReport, KERNEL_US, MODES, beside, on, percentile_us, processors,
+    HOGS, KERNEL_US, MODES, beside, hog_error, on, percentile_us, processors,
 };
 use crate::bench::document::Document;
-use crate::bench::tenant::{Host, Tenant, common_start, kernel};
+use crate::bench::tenant::{Host, LEAD, Tenant, kernel, start_after};
 use crate::bench::{Context, median};
 
 /// QEMU has started its processor within this time.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// Hogs work as long as the program does, which begins earlier and records later.
+/// The program records nothing at first, while the hogs begin, and hogs work beyond its end.
 const WARM_S: u64 = 3;
 
 #[derive(Debug, Default)]
@@ -39,6 +40,10 @@ struct Mode {
     rates: Vec<f64>,
     /// The lesser hog's part of the processor's time, by round.
     hogs: Vec<f64>,
+    /// The machine's part of it, by round.
+    machines: Vec<f64>,
+    /// Largest relative distance of a hog from its fair share, by round.
+    errors: Vec<f64>,
     /// Boosts, by round.
     boosts: Vec<f64>,
     /// Those that the bound on boosted time forbade, by round.
@@ -59,6 +64,13 @@ impl Mode {
         self.capped.push(capped);
         self.ended_by_watchdog.push(ended);
         self.boosted_us.push(boosted_ns / boosts.max(1.0) / 1000.0);
+    }
+
+    fn count_shares(&mut self, used: &Used) {
+        let Used { machine_s, hogs_s, wall_s } = used;
+        self.hogs.push(hogs_s.iter().copied().fold(f64::MAX, f64::min) / wall_s);
+        self.machines.push(machine_s / wall_s);
+        self.errors.push(hog_error(&[*machine_s], hogs_s, *wall_s));
     }
 
     fn percentile_us(&self, percent: usize) -> f64 {
@@ -94,7 +106,9 @@ pub(super) fn run(context: &Context) -> Result<Document> {
             (format!("wake_p99_us_{name}"), mode.percentile_us(99)),
             (format!("wake_p99_over_plain_{name}"), mode.percentile_us(99) / plain_p99_us),
             (format!("kernels_per_s_{name}"), median(&mode.rates)),
+            (format!("hog_share_error_{name}"), median(&mode.errors)),
             (format!("hog_share_of_wall_{name}"), median(&mode.hogs)),
+            (format!("machine_share_of_wall_{name}"), median(&mode.machines)),
             (format!("boosts_{name}"), median(&mode.boosts)),
             (format!("boosts_capped_{name}"), median(&mode.capped)),
             (format!("boosts_ended_by_watchdog_{name}"), median(&mode.ended_by_watchdog)),
@@ -109,6 +123,7 @@ pub(super) fn run(context: &Context) -> Result<Document> {
         if *name == "boost" {
             let over = mode.percentile_us(99) / plain_p99_us;
             document.figure("wake_p99_over_plain", over);
+            document.figure("hog_share_error", median(&mode.errors));
         }
     }
     Ok(document)
@@ -139,28 +154,62 @@ fn contend(
     let mut only = CpuSet::new();
     only.set(last);
     rustix::thread::sched_setaffinity(Some(thread), &only)?;
-    let (start, hogs_s) = (common_start(), seconds + WARM_S);
+    let (start, hogs_s) = (start_after(LEAD), seconds + WARM_S);
     let mut hogs = Vec::new();
     for hog in 0..HOGS {
         let mut command = context.program("cosched");
         command.args(["hog", &hogs_s.to_string(), &start, &processor]);
         hogs.push(host.start(&format!("hog{hog}"), 1, command)?);
     }
+    std::thread::sleep(LEAD);
+    mode.count_shares(&Used::during(Duration::from_secs(seconds), thread, &hogs)?);
     let line = tenant.finish()?.into_iter().last().context("the program printed nothing")?;
     let report: Report = serde_json::from_value(line)?;
     let kernel_ns = KERNEL_US * 1000;
     mode.waits_ns.extend(report.waits_ns.iter().map(|took| took.saturating_sub(kernel_ns)));
     #[expect(clippy::cast_precision_loss, reason = "some thousand launches")]
     mode.rates.push(report.launches as f64 / report.seconds);
-    let mut least = f64::MAX;
     for hog in hogs {
-        let line = hog.finish()?.into_iter().last().context("a hog printed nothing")?;
-        least = least.min(serde_json::from_value::<HogReport>(line)?.processor_seconds);
+        hog.finish()?;
     }
-    #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
-    mode.hogs.push(least / hogs_s as f64);
     mode.count_boosts(&daemon.sockets().connect()?.stats()?.coscheduling);
     Ok(())
+}
+
+/// What was had of a processor.
+struct Used {
+    machine_s: f64,
+    hogs_s: Vec<f64>,
+    wall_s: f64,
+}
+
+impl Used {
+    /// Within so much time from now on, which all of them work for.
+    fn during(span: Duration, machine: Pid, hogs: &[Tenant]) -> Result<Self> {
+        let hogs: Vec<u32> = hogs.iter().filter_map(Tenant::id).collect();
+        let now = || -> Result<_> {
+            let hogs: Vec<u64> = hogs.iter().map(|hog| used_ns(*hog)).collect::<Result<_>>()?;
+            let machine = machine.as_raw_nonzero().get().unsigned_abs();
+            Ok((Instant::now(), used_ns(machine)?, hogs))
+        };
+        let (began, machine_before, hogs_before) = now()?;
+        std::thread::sleep(span);
+        let (ended, machine, hogs) = now()?;
+        let seconds = |now: u64, before| Duration::from_nanos(now - before).as_secs_f64();
+        Ok(Self {
+            machine_s: seconds(machine, machine_before),
+            hogs_s: hogs.iter().zip(hogs_before).map(|(now, then)| seconds(*now, then)).collect(),
+            wall_s: (ended - began).as_secs_f64(),
+        })
+    }
+}
+
+/// Processor time of a thread so far.
+fn used_ns(thread: u32) -> Result<u64> {
+    let path = format!("/proc/{thread}/schedstat");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let first = text.split_whitespace().next().context("the system says no processor time")?;
+    Ok(first.parse()?)
 }
 
 /// The thread of QEMU that runs the machine's only processor.

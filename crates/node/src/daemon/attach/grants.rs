@@ -28,20 +28,28 @@ const USED_MAX: usize = 1 << 16;
 pub(crate) enum GrantError {
     /// It is not this node's.
     #[error(
-        "the grant is not genuine, or another node's: get one with `weft token` on the node whose \
-         gateway this is"
+        "the grant {0} is not genuine, or another node's: get one with `weft token` on the node \
+         whose gateway this is"
     )]
-    Forged,
+    Forged(String),
     /// Its time is over.
-    #[error("the grant for vGPU `{0}` has expired: get another one with `weft token`")]
-    Expired(String),
+    #[error("the grant {grant} for vGPU `{vgpu}` has expired: get another one with `weft token`")]
+    Expired {
+        /// How it begins.
+        grant: String,
+        /// The vGPU.
+        vgpu: String,
+    },
     /// Others have used it, as many as may.
     #[error(
-        "the grant for vGPU `{vgpu}` is used up: it was made for {}, and others have used it (each \
-         `weft run --remote` is one): get another one with `weft token`, or one for several (--uses)",
+        "the grant {grant} for vGPU `{vgpu}` is used up: it was made for {}, and others have used \
+         it (each `weft run --remote` is one): get another one with `weft token`, or one for \
+         several (--uses)",
         endpoints(*uses)
     )]
     Used {
+        /// How it begins.
+        grant: String,
         /// The vGPU.
         vgpu: String,
         /// For how many it was made.
@@ -143,26 +151,30 @@ impl Grants {
     ) -> Result<GrantBody, GrantError> {
         let code: &[u8; CODE_BYTES] = &grant.code;
         let genuine = self.code(&grant.body).verify_slice(code);
-        genuine.map_err(|_| GrantError::Forged)?;
-        let body = grant.claims().map_err(|_| GrantError::Forged)?;
+        genuine.map_err(|_| GrantError::Forged(grant.beginning()))?;
+        let body = grant.claims().map_err(|_| GrantError::Forged(grant.beginning()))?;
         if now > body.expires_s {
-            return Err(GrantError::Expired(body.vgpu));
+            return Err(GrantError::Expired { grant: grant.beginning(), vgpu: body.vgpu });
         }
-        self.note_use(&body, &to_hex(&endpoint), now)?;
+        if !self.note_use(&body, &to_hex(&endpoint), now)? {
+            let GrantBody { vgpu, uses, .. } = body;
+            return Err(GrantError::Used { grant: grant.beginning(), vgpu, uses });
+        }
         Ok(body)
     }
 
-    fn note_use(&self, body: &GrantBody, endpoint: &str, now: u64) -> Result<(), GrantError> {
+    /// Whether the endpoint may use it: it has before, or others left it a use.
+    fn note_use(&self, body: &GrantBody, endpoint: &str, now: u64) -> Result<bool, GrantError> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.retain(|_, one| one.expires_s >= now);
         let id = to_hex(&body.id);
         let fresh = Used { id: id.clone(), expires_s: body.expires_s, by: Vec::new() };
         let mut one = used.get(&id).cloned().unwrap_or(fresh);
         if one.by.iter().any(|by| by == endpoint) {
-            return Ok(());
+            return Ok(true);
         }
         if one.by.len() >= usize::try_from(body.uses).unwrap_or(usize::MAX) {
-            return Err(GrantError::Used { vgpu: body.vgpu.clone(), uses: body.uses });
+            return Ok(false);
         }
         if used.len() >= USED_MAX {
             return Err(GrantError::Full);
@@ -175,7 +187,7 @@ impl Grants {
         file.write_all(&line)?;
         file.sync_data()?;
         used.insert(id, one);
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -246,13 +258,16 @@ mod tests {
         let (grants, others) = (grants.unwrap(), others.unwrap());
         let mut issued = grant(&grants, 1);
         assert_eq!(grants.redeem(&issued, [1; 32], 1000).unwrap(), body(1));
-        assert!(matches!(others.redeem(&issued, [1; 32], 0), Err(GrantError::Forged)));
+        assert!(matches!(others.redeem(&issued, [1; 32], 0), Err(GrantError::Forged(_))));
         let late = grants.redeem(&issued, [1; 32], 1001);
-        assert!(matches!(late, Err(GrantError::Expired(_))));
+        let late = late.unwrap_err().to_string();
+        // Its number is what its text begins with.
+        let which = format!("{}…", &issued.to_text()[..13]);
+        assert!(late.contains(&which) && late.contains("has expired"), "{late}");
         for at in 0..issued.body.len() {
             issued.body[at] ^= 1;
             let forged = grants.redeem(&issued, [1; 32], 0);
-            assert!(matches!(forged, Err(GrantError::Forged)), "byte {at}");
+            assert!(matches!(forged, Err(GrantError::Forged(_))), "byte {at}");
             issued.body[at] ^= 1;
         }
     }

@@ -43,7 +43,7 @@ pub(super) fn granted(
 ) -> Result<GrantBody, Refusal> {
     let refused = |error: &GrantError| Refusal {
         code: match error {
-            GrantError::Forged | GrantError::Expired(_) | GrantError::Used { .. } => {
+            GrantError::Forged(_) | GrantError::Expired { .. } | GrantError::Used { .. } => {
                 RefusalCode::Permission
             }
             GrantError::Full | GrantError::Disk(_) => RefusalCode::Exhausted,
@@ -59,9 +59,10 @@ pub(super) fn granted(
     drop(tables);
     if now_of != Some(body.owner) {
         let message = format!(
-            "vGPU `{}` was removed since the grant was made, or is another user's: get a new \
-             grant with `weft token`",
-            body.vgpu
+            "vGPU `{}` was removed since the grant {} for it was made, or is another user's: get \
+             a new grant with `weft token`",
+            body.vgpu,
+            grant.beginning()
         );
         return Err(Refusal { code: RefusalCode::Permission, message });
     }
@@ -83,8 +84,9 @@ pub(super) fn redeem(
     let GrantBody { vgpu, owner, .. } = granted(daemon, shown)?;
     if !hello.vgpu.is_empty() && hello.vgpu != vgpu {
         let message = format!(
-            "the grant is for vGPU `{vgpu}`, not for `{}`: leave WEFT_VGPU out, or get a grant for \
-             that one",
+            "the grant {} is for vGPU `{vgpu}`, not for `{}`: leave WEFT_VGPU out, or get a grant \
+             for that one",
+            shown.0.beginning(),
             hello.vgpu
         );
         return Err(Refusal { code: RefusalCode::Permission, message });
@@ -151,7 +153,8 @@ impl Daemon {
             server,
         };
         let grant = self.remote.grants.issue(&body)?;
-        tracing::info!(vgpu = name, uid = caller.uid, uses, valid_s, "grant made");
+        let which = Grant::from_text(&grant)?.beginning();
+        tracing::info!(grant = which, vgpu = name, uid = caller.uid, uses, valid_s, "grant made");
         Ok(GrantReport {
             grant,
             vgpu: name,

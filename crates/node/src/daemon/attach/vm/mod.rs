@@ -5,6 +5,7 @@
 //! A server that shows [`grants`] has its machine's vGPUs from them, and no others: it is whoever
 //! leads a machine of a cloud (ADR 54).
 
+mod kept;
 mod processors;
 mod region;
 
@@ -88,6 +89,12 @@ pub(crate) enum RegionError {
     /// Too many machines.
     #[error("the node serves {0} virtual machines and no more (guests.machines)")]
     Machines(usize),
+    /// An earlier daemon's cannot be taken over.
+    #[error(
+        "the node was started again, and this virtual machine's region is lost, for {0}: start \
+         the machine again"
+    )]
+    Lost(#[from] kept::NotKept),
     /// Memory could not be had.
     #[error(transparent)]
     Memory(#[from] MapError),
@@ -108,6 +115,7 @@ impl From<RegionError> for Refusal {
             RegionError::Full(_)
             | RegionError::Machines(_)
             | RegionError::Share(_)
+            | RegionError::Lost(_)
             | RegionError::Memory(_)
             | RegionError::Segment(_)
             | RegionError::System(_) => RefusalCode::Exhausted,
@@ -176,7 +184,7 @@ impl Machine {
 pub(super) fn greet(daemon: &Arc<Daemon>, socket: OwnedFd, server: &Credentials, said: &[u8]) {
     let opened = Machine::understand(daemon, said, server).and_then(|machine| {
         daemon.check_vgpu(&machine)?;
-        let region = daemon.open_region(&machine.open, &machine.tenant)?;
+        let region = daemon.open_region(&machine, server)?;
         let served = Served::begin(region).ok_or_else(|| Refusal {
             code: RefusalCode::Exhausted,
             message: "another server is connected for this virtual machine's region".to_owned(),
@@ -320,20 +328,23 @@ impl Daemon {
         }
     }
 
-    fn open_region(&self, open: &OpenRegion, server: &Credentials) -> Result<Arc<Region>, Refusal> {
+    /// The region that a server asks for; it is found again by its name, whichever daemon made it.
+    fn open_region(&self, machine: &Machine, server: &Credentials) -> Result<Arc<Region>, Refusal> {
         self.forget_regions();
-        if open.region != [0; 16] {
-            return self.regions.find(open.region, server.uid).ok_or_else(|| Refusal {
-                code: RefusalCode::Exhausted,
-                message: "the node was started again while no program of this virtual machine had \
-                          a session, so its region is lost: start the machine again"
-                    .to_owned(),
-            });
-        }
+        let Machine { open, tenant, .. } = machine;
         let config = &self.config.guests;
-        let layout = Layout::new(open.region_bytes, open.sessions, config.region.0)?;
-        let (region, host) = self.regions.create(server.uid, layout, config.machines)?;
-        self.count_region(host, layout.bytes, server)
+        let (region, host) = if open.region == [0; 16] {
+            let layout = Layout::new(open.region_bytes, open.sessions, config.region.0)?;
+            self.regions.create(tenant.uid, layout, config.machines)?
+        } else if let Some(region) = self.regions.find(open.region, tenant.uid) {
+            return Ok(region);
+        } else {
+            // It was not too large for the daemon that made it.
+            let layout = Layout::new(open.region_bytes, open.sessions, u64::MAX)?;
+            let named = (open.region, tenant.uid);
+            self.regions.take_over(named, layout, server, config.machines)?
+        };
+        self.count_region(host, region.layout.bytes, tenant)
             .map_err(|message| Refusal { code: RefusalCode::Exhausted, message })?;
         Ok(region)
     }

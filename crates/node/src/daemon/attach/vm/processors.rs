@@ -81,13 +81,13 @@ impl Processors {
 
 /// What tells a file from all others of the host, while it is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Inode {
+pub(super) struct Inode {
     device: (u32, u32),
     number: u64,
 }
 
 impl Inode {
-    fn of(file: &MemoryFile) -> io::Result<Self> {
+    pub(super) fn of(file: &MemoryFile) -> io::Result<Self> {
         let stat = fstat(file)?;
         Ok(Self { device: (major(stat.st_dev), minor(stat.st_dev)), number: stat.st_ino })
     }

@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use weft_ring::{Access, MapError, MemoryFile, PAGE, Segment, bell, peer};
+use weft_ring::peer::{self, Credentials};
+use weft_ring::{Access, MapError, MemoryFile, PAGE, Segment, bell};
 
-use super::{Processors, RegionError};
+use super::processors::Inode;
+use super::{Processors, RegionError, kept};
 use crate::daemon::attach::grants;
 use crate::link::RegionPart;
 
@@ -279,23 +281,58 @@ impl Regions {
     ) -> Result<(Arc<Region>, u32), RegionError> {
         let id = grants::random()?;
         let bytes = usize::try_from(layout.bytes).unwrap_or(usize::MAX);
-        let file = MemoryFile::create("weft-region", bytes)?;
+        let file = MemoryFile::create(kept::NAME, bytes)?;
         let head = file.try_clone()?.part(0, HEAD)?.map(Access::ReadWrite)?;
         head.span(0, id.len())?.write_from(&id)?;
         let region = Arc::new(Region::new(id, uid, file, layout));
-        let host = self.enter(&region, machines)?;
+        let known = self.known();
+        let is_own = |known: &&Known| known.region.upgrade().is_some_and(|of| of.uid == uid);
+        let own = known.values().filter(is_own).count();
+        let free = machines.saturating_sub(known.len());
+        if free > 0 && own > 0 && own >= free {
+            return Err(RegionError::Share(own));
+        }
+        let host = self.enter(known, &region, machines)?;
         Ok((region, host))
     }
 
-    fn enter(&self, region: &Arc<Region>, machines: usize) -> Result<u32, RegionError> {
-        let mut known = self.known();
+    /// A region of that name that an earlier daemon made, from the process that keeps it; and its
+    /// key in the ledger of host memory. No user's share of machines is looked at: which of them
+    /// come back first is chance.
+    pub(super) fn take_over(
+        &self,
+        (id, uid): ([u8; 16], u32),
+        layout: Layout,
+        server: &Credentials,
+        machines: usize,
+    ) -> Result<(Arc<Region>, u32), RegionError> {
+        let file =
+            kept::find(server, |file| file.len() as u64 == layout.bytes && !self.has_file(file))?;
+        let region = Arc::new(Region::new(id, uid, file, layout));
+        let known = self.known();
+        if known.get(&id).is_some_and(|known| known.region.strong_count() > 0) {
+            return Err(kept::NotKept::None.into());
+        }
+        let host = self.enter(known, &region, machines)?;
+        Ok((region, host))
+    }
+
+    /// Whether a file is a region's here.
+    fn has_file(&self, file: &MemoryFile) -> bool {
+        let Ok(file) = Inode::of(file) else { return true };
+        let regions = self.known();
+        let mut living = regions.values().filter_map(|known| known.region.upgrade());
+        living.any(|region| Inode::of(&region.file).is_ok_and(|other| other == file))
+    }
+
+    fn enter(
+        &self,
+        mut known: MutexGuard<'_, BTreeMap<[u8; 16], Known>>,
+        region: &Arc<Region>,
+        machines: usize,
+    ) -> Result<u32, RegionError> {
         if known.len() >= machines {
             return Err(RegionError::Machines(machines));
-        }
-        let is_own = |known: &&Known| known.region.upgrade().is_some_and(|of| of.uid == region.uid);
-        let (own, free) = (known.values().filter(is_own).count(), machines - known.len());
-        if own > 0 && own >= free {
-            return Err(RegionError::Share(own));
         }
         // None is used twice: whoever ends an old one does so when it comes to it.
         let host = HOST_KEYS + self.entered.fetch_add(1, Ordering::Relaxed) % HOST_KEYS;
@@ -322,7 +359,7 @@ impl Regions {
             Some(region) => (region, None),
             None => {
                 let region = Arc::new(Region::new(part.region, uid, file, layout));
-                let host = self.enter(&region, usize::MAX)?;
+                let host = self.enter(self.known(), &region, usize::MAX)?;
                 (region, Some((host, layout.bytes)))
             }
         };
@@ -414,5 +451,27 @@ mod tests {
         assert_ne!(other.part.place, adopted.part.place);
         let part = RegionPart { segment_at: 0, place: 1, ..held.part };
         after.adopt(part, 7, file(), marks.writer).unwrap_err();
+    }
+
+    #[test]
+    fn the_next_daemon_finds_a_region_without_a_session_at_its_server() {
+        let (before, after) = (Regions::default(), Regions::default());
+        let uid = rustix::process::geteuid().as_raw();
+        let server = Credentials { pid: Some(std::process::id()), uid, gid: 0 };
+        let layout = Layout::new(128 * MIB, 2, 1 << 30).unwrap();
+        let (region, _) = before.create(7, layout, 1).unwrap();
+        let take_over =
+            |id: [u8; 16], machines| after.take_over((id, 7), layout, &server, machines);
+        let full = take_over(region.id, 0);
+        assert!(matches!(full, Err(RegionError::Machines(0))), "{full:?}");
+        let (found, _) = take_over(region.id, 2).unwrap();
+        assert_eq!(Inode::of(&found.file).unwrap(), Inode::of(&region.file).unwrap());
+        let (_held, _marks) = found.take().unwrap();
+        assert!(after.find(region.id, 7).is_some());
+        // The file is one machine's, and the name too.
+        for id in [[9; 16], region.id] {
+            let again = take_over(id, 2);
+            assert!(matches!(again, Err(RegionError::Lost(_))), "{again:?}");
+        }
     }
 }
