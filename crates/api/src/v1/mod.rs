@@ -52,6 +52,12 @@ pub const CGPUS_MAX: u32 = 4_096;
 /// Weights of shared cGPUs.
 pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=10_000;
 
+/// SLAs of cGPUs, in microseconds: what a node can be told.
+pub const SLA_US: std::ops::RangeInclusive<u64> = 100..=3_600_000_000;
+
+const _: () = assert!(*SLA_US.start() * 1_000 == *crate::node::SLA_NS.start());
+const _: () = assert!(*SLA_US.end() * 1_000 == *crate::node::SLA_NS.end());
+
 /// The most items of a page, and how many there are if nobody says.
 pub const PAGE_MAX: u32 = 1_000;
 /// Items of a page for which no number was asked.

@@ -163,6 +163,7 @@ asked! {
         #[serde(default)]
         pub project: Option<String>,
         /// How many cGPUs it has, 1–4,096.
+        #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 4096))]
         pub cgpus: u32,
         /// Memory of each cGPU. Must be there for shared ones; of exclusive ones the least that
         /// their GPUs must have.
@@ -177,10 +178,12 @@ asked! {
         /// Weight of its shared cGPUs against others on their GPUs, 1–10,000; 1 if absent. The
         /// project's quota bounds the sum.
         #[serde(default)]
+        #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10000))]
         pub weight: Option<u32>,
-        /// Makes its cGPUs user-facing: their work should be done within so many microseconds. The
-        /// project's quota says how many may be.
+        /// Makes its cGPUs user-facing: their work should be done within so many microseconds,
+        /// 100–3,600,000,000; without it they are not. The project's quota says how many may be.
         #[serde(default)]
+        #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 3600000000_i64))]
         pub sla_us: Option<u64>,
         /// A shell script that runs in the VM when it has booted, with the environment that its
         /// cGPUs need.

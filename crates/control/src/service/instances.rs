@@ -1,9 +1,8 @@
 //! Instances, their cGPUs and operations.
 
-use weft_api::node::SLA_NS;
 use weft_api::v1::{
     Cgpu, CgpuState, Instance, InstanceState, Kind, Locality, Mode, NewInstance, Operation,
-    Problem, USER_DATA_BYTES_MAX, WEIGHTS, check_key,
+    Problem, SLA_US, USER_DATA_BYTES_MAX, WEIGHTS, check_key,
 };
 use weft_sched::placement::{AMOUNT_MAX, CGPUS_MAX};
 
@@ -200,7 +199,6 @@ fn spec(asked: &NewInstance) -> Result<Spec, Problem> {
     let mode = asked.mode.unwrap_or(Mode::Exclusive);
     let memory_mib = asked.memory_mib.unwrap_or(0);
     let weight = asked.weight.unwrap_or(1);
-    let sla_us = asked.sla_us.unwrap_or(0);
     if !(1..=CGPUS_MAX).contains(&asked.cgpus) {
         return invalid(format!("{} cGPUs: an instance has 1 to {CGPUS_MAX}", asked.cgpus));
     }
@@ -223,11 +221,11 @@ fn spec(asked: &NewInstance) -> Result<Spec, Problem> {
         return Err(Problem::new(Kind::Invalid, words)
             .hint("leave `weight` out, or say \"mode\": \"shared\" (-mode=shared)"));
     }
-    if sla_us != 0 && !SLA_NS.contains(&sla_us.saturating_mul(1_000)) {
-        let (least, most) = (SLA_NS.start() / 1_000, SLA_NS.end() / 1_000);
-        return invalid(format!(
-            "an SLA of {sla_us} us: {least} to {most} us can be met, 0 is none"
-        ));
+    if let Some(sla_us) = asked.sla_us.filter(|sla_us| !SLA_US.contains(sla_us)) {
+        let (least, most) = (SLA_US.start(), SLA_US.end());
+        let words = format!("an SLA of {sla_us} us: {least} to {most} us can be met");
+        return Err(Problem::new(Kind::Invalid, words)
+            .hint("leave `sla_us` (-sla) out for cGPUs that are not user-facing"));
     }
     let user_data = asked.user_data.clone().unwrap_or_default();
     if user_data.len() > USER_DATA_BYTES_MAX {
@@ -239,7 +237,7 @@ fn spec(asked: &NewInstance) -> Result<Spec, Problem> {
         return invalid("user-data is a script: it has a NUL byte".to_owned());
     }
     let locality = asked.locality.unwrap_or(Locality::Remote);
-    let cgpus = asked.cgpus;
+    let (cgpus, sla_us) = (asked.cgpus, asked.sla_us.unwrap_or(0));
     Ok(Spec { cgpus, memory_mib, mode, locality, weight, sla_us, user_data, host: None })
 }
 

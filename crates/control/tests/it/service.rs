@@ -280,6 +280,7 @@ fn what_asks_for_nonsense_is_told_so() {
         (json!({"cgpus": 1, "user_data": "echo a\0b"}), "a NUL byte"),
         (json!({"cgpus": 1, "sla_us": u64::MAX}), "can be met"),
         (json!({"cgpus": 1, "sla_us": 1}), "100 to 3600000000 us"),
+        (json!({"cgpus": 1, "sla_us": 0}), "an SLA of 0 us: 100 to 3600000000 us can be met"),
         (json!({"cgpus": 1, "project": "b"}), "project a's"),
         (json!({"cgpus": -1}), "not understood"),
         (json!({"cgpus": 1, "wait": true}), "wait"),
