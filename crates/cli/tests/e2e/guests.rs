@@ -231,26 +231,33 @@ fn lend(node: &Node, folder: &Path, grants: &[&str]) -> Conversation {
     lender
 }
 
+/// A machine with these grants, whose programs find its agent's socket in the folder.
+fn lent(node: &Node, grants: &[&str]) -> (TempDir, [Conversation; 2]) {
+    let folder = tempfile::Builder::new().prefix("weft-vm-").tempdir().unwrap();
+    let lender = lend(node, &folder.path().join("vm"), grants);
+    while lender.line() != "ready" {}
+    let agent = Conversation::start(agent(&folder, &folder.path().join("vm/region.sock")));
+    wait_for_agent(&folder.path().join("guest.sock"));
+    symlink(driver(), folder.path().join("libcuda.so.1")).unwrap();
+    (folder, [agent, lender])
+}
+
+fn within_lent(folder: &TempDir, name: &str, vgpu: &str) -> Command {
+    let mut command = Command::new(program(name));
+    command.env("WEFT_SOCKET", folder.path().join("guest.sock")).env_remove("WEFT_ATTACH");
+    command.env("WEFT_VGPU", vgpu).env("LD_LIBRARY_PATH", folder.path());
+    command
+}
+
 /// A cloud's machine: its server never gets to the node, and the node judges by the grants.
 #[test]
 fn a_region_that_grants_open_is_for_their_vgpus_alone() {
     let node = remote::node(&[]);
     let (one, _) = remote::grant(&node, &["one", "--uses", "8", "--weight", "3"]);
     let (two, _) = remote::grant(&node, &["two", "--uses", "8"]);
-    let folder = tempfile::Builder::new().prefix("weft-vm-").tempdir().unwrap();
+    let (folder, machine) = lent(&node, &[&one, &two]);
     let vm = folder.path().join("vm");
-    let lender = lend(&node, &vm, &[&one, &two]);
-    while lender.line() != "ready" {}
-    let agent = Conversation::start(agent(&folder, &vm.join("region.sock")));
-    let socket = folder.path().join("guest.sock");
-    wait_for_agent(&socket);
-    symlink(driver(), folder.path().join("libcuda.so.1")).unwrap();
-    let run = |vgpu: &str| {
-        let mut command = Command::new(program("vector_add"));
-        command.env("WEFT_SOCKET", &socket).env("WEFT_VGPU", vgpu).env_remove("WEFT_ATTACH");
-        command.env("LD_LIBRARY_PATH", folder.path());
-        text_of(&finish(command))
-    };
+    let run = |vgpu: &str| text_of(&finish(within_lent(&folder, "vector_add", vgpu)));
     for vgpu in ["", "one", "two"] {
         let text = run(vgpu);
         assert!(text.contains("PASSED"), "{vgpu}: {text}");
@@ -264,7 +271,7 @@ fn a_region_that_grants_open_is_for_their_vgpus_alone() {
     let text = run("two");
     assert!(text.contains("was removed since the grant was made"), "{text}");
     assert!(run("one").contains("PASSED"), "the other one is there");
-    drop((agent, lender));
+    drop(machine);
     eventually("the machine to be gone", || node.log().contains("a virtual machine is gone"));
     // What is no grant, or not this node's, opens nothing.
     let mut forged = one.clone().into_bytes();
@@ -276,6 +283,24 @@ fn a_region_that_grants_open_is_for_their_vgpus_alone() {
         assert!(!lender.wait().success(), "{refused}");
     }
     assert!(node.log().contains("not genuine"), "{}", node.log());
+}
+
+/// What a granted vGPU leaves for others it leaves under the next daemon, too.
+#[test]
+fn a_restarted_node_knows_which_of_its_sessions_were_granted() {
+    let mut node = remote::node(&[]);
+    let (one, _) = remote::grant(&node, &["one"]);
+    let (folder, _machine) = lent(&node, &[&one]);
+    let (mut relay, own) = (within_lent(&folder, "relay", "one"), program("relay"));
+    relay.arg("100000");
+    let programs = [relay, node.run(&[], &own, &["100000"])].map(Conversation::start);
+    assert!(programs.iter().all(|program| program.line_if_any().is_some()));
+    node.kill();
+    node.launch();
+    assert_eq!(node.admin().node().unwrap().adopted_sessions, 2);
+    let log = node.log();
+    let granted = |line: &&str| line.contains("granted=true");
+    assert_eq!(log.lines().filter(granted).count(), 1, "{log}");
 }
 
 /// Somebody in the guest writes random words all over the region.
