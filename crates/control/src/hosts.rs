@@ -19,14 +19,19 @@ pub struct Hosts {
 
 impl From<EndpointError> for Failure {
     fn from(error: EndpointError) -> Self {
-        let is_permanent = match &error {
-            EndpointError::Refused { is_permanent, .. } => *is_permanent,
-            EndpointError::Stranger { .. }
+        let words = error.to_string();
+        match &error {
+            EndpointError::NotRunning { source, .. } => Self::away(format!(
+                "{words} ({source}): start `weft-endpoint host` there, or lead its socket here"
+            )),
+            // It was killed while it was asked, or takes too long.
+            EndpointError::Io(source) => Self::away(format!("{words} ({source})")),
+            EndpointError::Refused { is_permanent: false, .. } => Self::passing(words),
+            EndpointError::Refused { .. }
+            | EndpointError::Stranger { .. }
             | EndpointError::Version { .. }
-            | EndpointError::Unexpected(_) => true,
-            EndpointError::NotRunning { .. } | EndpointError::Io(_) => false,
-        };
-        Self { is_permanent, words: error.to_string() }
+            | EndpointError::Unexpected(_) => Self::permanent(words),
+        }
     }
 }
 
@@ -182,7 +187,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let _a = endpoint(&folder.path().join("a"), Answer::Done);
         let failure = hosts(folder.path()).withdraw("i1").unwrap_err();
-        assert!(!failure.is_permanent, "{failure}");
+        assert!(!failure.is_permanent && failure.is_away, "{failure}");
+        assert!(failure.words.starts_with("host b: no endpoint answers at"), "{failure}");
         let failure = hosts(folder.path()).put("i1", &[row("c")]).unwrap_err();
         assert!(failure.is_permanent, "{failure}");
     }
@@ -194,7 +200,6 @@ mod tests {
         let refused = Answer::Refused { is_permanent: true, words };
         let _a = endpoint(&folder.path().join("a"), refused);
         let failure = hosts(folder.path()).put("i1", &[row("a")]).unwrap_err();
-        let words = "host a: not at loopback".to_owned();
-        assert_eq!(failure, Failure { is_permanent: true, words });
+        assert_eq!(failure, Failure::permanent("host a: not at loopback"));
     }
 }

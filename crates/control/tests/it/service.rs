@@ -383,6 +383,29 @@ fn what_fails_for_a_while_is_tried_again_and_what_fails_for_good_is_undone() {
     }
 }
 
+/// An endpoint that is started again takes longer than six attempts do.
+#[test]
+fn an_endpoint_that_is_away_is_waited_for_while_the_vm_boots() {
+    let people = People::new(&[1]);
+    for what in ["put", "holds"] {
+        people.cloud.fake.fail(what, 7, Failure::away("host fake: no endpoint answers"));
+        let id = people.create(&people.member, &shared(1, 1024)).unwrap();
+        people.wait(&id, "ready");
+        assert_eq!(people.cloud.fake.rules(&id).len(), 1, "{what}");
+        people.delete(&id);
+    }
+    // Nobody waits for what was terminated meanwhile.
+    people.cloud.fake.fail("put", u32::MAX, Failure::away("host fake: no endpoint answers"));
+    let id = people.create(&people.member, &shared(1, 1024)).unwrap();
+    let operation = format!("op-{id}");
+    eventually("a retry", || {
+        let seen = people.call(Call::OperationShow, &people.admin, &operation, &Value::Null);
+        seen.unwrap().to_string().contains("no endpoint answers")
+    });
+    people.delete(&id);
+    assert!(people.cloud.fake.remains().is_empty());
+}
+
 #[test]
 fn removing_never_gives_up() {
     let people = People::new(&[1]);
