@@ -291,10 +291,10 @@ pub(crate) fn local_vms(
         endpoint: endpoint.unwrap_or_else(|| program.with_file_name("weft-endpoint")),
         libraries,
         image,
-        has_ports: false,
+        has_ports: host.is_some(),
+        host_endpoint: host.map(Path::to_owned),
     };
-    let host = host.map(|socket| Hosts::new([(HERE.to_owned(), socket.to_owned())]));
-    let local = Local::new(settings, host)?;
+    let local = Local::new(settings)?;
     note(&format!("weft-control: {}", local.check()?));
     Ok(Arc::new(local))
 }

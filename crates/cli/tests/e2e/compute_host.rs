@@ -159,6 +159,19 @@ fn a_led_program_outlives_endpoint_and_control_plane_and_ends_with_its_vm() {
     eventually("the other one's end", || sessions(&host) == [0, 0] && host.led() == (0, 0));
 }
 
+/// What `serve` has led is not led any longer when the cloud of a folder is taken down.
+#[test]
+fn a_cloud_that_is_taken_down_leads_nobody() {
+    if !has_network() {
+        return;
+    }
+    let mut host = ComputeHost::new();
+    host.cloud.launch_vm_of("team", "exec sleep 100000", &ONE);
+    assert_eq!(host.led(), (1, 1));
+    host.cloud.end();
+    assert_eq!(host.led(), (0, 0), "{}", host.cloud.log());
+}
+
 /// The control plane is killed at every step that has to do with ports and rules: the next one goes
 /// on, and nothing is left at the end.
 #[test]
