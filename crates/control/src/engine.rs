@@ -14,12 +14,13 @@ use weft_api::v1::{Event, EventKind};
 use crate::clock;
 use crate::execute::{Outcome, World};
 use crate::patience::{PAUSE_MAX, Tries, Verdict};
-use crate::plan::Step;
+use crate::plan::{self, Step};
 use crate::provision::Failure;
 use crate::store::{InstanceRow, StoreError, Wanted};
 
 /// At so many attempts at a step of removing an instance, some seconds after the first one, it does
-/// not count for its project any longer: what cannot be reached is no fault of the project's.
+/// not count for its project any longer if it has ended: what cannot be reached is no fault of the
+/// project's.
 const CHARGED_ATTEMPTS: u32 = 8;
 
 /// Works off what is to be done.
@@ -182,15 +183,30 @@ impl Engine {
                     tracing::debug!(instance = id, step = step.name(), "done");
                 }
                 Outcome::NotYet(pause) => return Some(pause),
-                Outcome::Failed(failure) => match self.failed(&instance, step, &failure) {
-                    Ok(None) => {}
-                    Ok(Some(pause)) => return Some(pause),
-                    Err(error) => {
-                        tracing::error!(instance = id, %error, "the store cannot be written");
-                        return Some(PAUSE_MAX);
+                Outcome::Failed(failure) => {
+                    let failure = self.go_beside(&instance, step, failure);
+                    match self.failed(&instance, step, &failure) {
+                        Ok(None) => {}
+                        Ok(Some(pause)) => return Some(pause),
+                        Err(error) => {
+                            tracing::error!(instance = id, %error, "the store cannot be written");
+                            return Some(PAUSE_MAX);
+                        }
                     }
-                },
+                }
             }
+        }
+    }
+
+    /// Does what may be done though a step fails; how the removal fails then.
+    fn go_beside(&self, instance: &InstanceRow, step: Step, failure: Failure) -> Failure {
+        let is_removed = instance.wanted == Wanted::Absent;
+        let beside = plan::beside(step, instance.marks).filter(|_| is_removed);
+        match beside.map(|beside| self.world.execute(instance, beside)) {
+            Some(Outcome::Failed(other)) => {
+                Failure { words: format!("{}; {}", failure.words, other.words), ..failure }
+            }
+            Some(Outcome::Done | Outcome::NotYet(_)) | None => failure,
         }
     }
 
@@ -223,11 +239,8 @@ impl Engine {
             };
             self.world.store.tell(&instance.id, &event)?;
         }
-        if !is_making && attempts.is_multiple_of(CHARGED_ATTEMPTS) {
-            let detail = Some("the project's quota is given back; the GPUs stay taken".to_owned());
-            let (at_ms, step) = (clock::now_ms(), name.to_owned());
-            let event = Event { at_ms, step, kind: EventKind::Retry, took_us: 0, detail };
-            self.world.store.give_quota_back(&instance.id, &event)?;
+        if !is_making && attempts >= CHARGED_ATTEMPTS {
+            self.settle_quota(instance, step, failure, attempts)?;
         }
         match verdict {
             Verdict::Again(pause) => Ok(Some(pause)),
@@ -237,6 +250,34 @@ impl Engine {
                 self.world.store.renounce(&instance.id, Some(&why), None)?;
                 Ok(None)
             }
+        }
+    }
+
+    /// The project has its quota back from an instance that cannot be removed, once somebody has
+    /// said that it has ended: else it would have more than its quota for as long as it likes.
+    fn settle_quota(
+        &self,
+        instance: &InstanceRow,
+        step: Step,
+        failure: &Failure,
+        attempts: u32,
+    ) -> Result<(), StoreError> {
+        let World { store, endpoint, .. } = &self.world;
+        // A step may have been done beside the one that fails.
+        let Some(now) = store.instance(&instance.id)? else { return Ok(()) };
+        let has_ended = plan::has_ended(now.marks, endpoint.cuts());
+        let detail = if has_ended {
+            "the project's quota is given back; the GPUs stay taken".to_owned()
+        } else {
+            let words = &failure.words;
+            format!("{words}; the project's quota stays taken until one of them says that it ended")
+        };
+        let (at_ms, step) = (clock::now_ms(), step.name().to_owned());
+        let event = Event { at_ms, step, kind: EventKind::Retry, took_us: 0, detail: Some(detail) };
+        match attempts {
+            _ if has_ended => store.give_quota_back(&instance.id, &event),
+            CHARGED_ATTEMPTS => store.tell(&instance.id, &event),
+            _ => Ok(()),
         }
     }
 }

@@ -68,6 +68,7 @@ pub(crate) fn instances(all: &[Instance]) -> String {
 pub(crate) fn instance(one: &Instance, cgpus: &[Cgpu], operation: &Operation) -> String {
     let mut parts = vec![instances(std::slice::from_ref(one))];
     parts.extend(one.failure.iter().map(|why| plain(&format!("it failed: {why}"))));
+    parts.extend(one.ending.iter().map(|what| plain(&format!("ending: {what}"))));
     let row = |cgpu: &Cgpu| {
         let or_hidden = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         vec![

@@ -339,6 +339,10 @@ answered! {
         /// The compute host, for administrators.
         #[serde(default)]
         pub host: Option<String>,
+        /// While it is removed and somebody does not answer who has a part in that: who, and what
+        /// that means for the project's quota. Only where one instance is shown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub ending: Option<String>,
     }
 
     /// What an instance must know to reach its cGPUs.

@@ -1,8 +1,8 @@
 //! Instances, their cGPUs and operations.
 
 use weft_api::v1::{
-    Cgpu, CgpuState, Instance, InstanceState, Kind, Locality, Mode, NewInstance, Operation,
-    Problem, SLA_US, USER_DATA_BYTES_MAX, WEIGHTS, check_key,
+    Cgpu, CgpuState, EventKind, Instance, InstanceState, Kind, Locality, Mode, NewInstance,
+    Operation, Problem, SLA_US, USER_DATA_BYTES_MAX, WEIGHTS, check_key,
 };
 use weft_sched::placement::{AMOUNT_MAX, CGPUS_MAX};
 
@@ -32,7 +32,28 @@ impl Service {
     }
 
     pub(super) fn instance_show(&self, actor: &Actor, ask: &Ask) -> Answer {
-        json(&shown(actor, self.find(actor, ask)?))
+        let row = self.find(actor, ask)?;
+        let ending = self.ending(actor, &row)?;
+        json(&Instance { ending, ..shown(actor, row) })
+    }
+
+    /// What a removal waits for, if somebody did not answer at a step that is not done since.
+    fn ending(&self, actor: &Actor, row: &InstanceRow) -> Result<Option<String>, Problem> {
+        if row.state() != InstanceState::Terminating {
+            return Ok(None);
+        }
+        let found = self.store().operation(&row.operation).map_err(broken)?;
+        let mut events = found.map(|(_, events)| events).unwrap_or_default();
+        let last = events.iter().rposition(|event| event.kind == EventKind::Retry);
+        let is_done = |at: usize| {
+            let mut later = events[at..].iter();
+            later.any(|one| one.kind == EventKind::Done && one.step == events[at].step)
+        };
+        let waits = last.filter(|at| !is_done(*at)).map(|at| events.swap_remove(at));
+        Ok(waits.and_then(|event| event.detail).map(|words| match actor.administrates() {
+            true => words,
+            false => "somebody does not answer; an administrator sees who".to_owned(),
+        }))
     }
 
     pub(super) fn instance_create(&self, actor: &Actor, ask: &Ask) -> Answer {
@@ -283,6 +304,7 @@ pub(super) fn shown(actor: &Actor, row: InstanceRow) -> Instance {
         operation: row.operation,
         created_ms: row.created_ms,
         ready_ms: row.ready_ms,
+        ending: None,
     }
 }
 

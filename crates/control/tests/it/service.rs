@@ -229,6 +229,7 @@ fn what_cannot_be_removed_does_not_hold_the_projects_quota() {
         (people.state(&lost), people.held()),
         (json!("terminating"), vec![(8192, 1), (0, 0)])
     );
+    assert!(cloud.fake.vm(&lost).is_none(), "its VM is ended all the same");
     let told =
         people.call(Call::OperationShow, &people.admin, &format!("op-{lost}-end"), &Value::Null);
     assert!(told.unwrap().to_string().contains("quota is given back"));
@@ -241,6 +242,42 @@ fn what_cannot_be_removed_does_not_hold_the_projects_quota() {
     people.wait(&lost, "terminated");
     assert_eq!(people.held(), [(0, 0), (8192, 1)]);
     assert_eq!(used(), one, "nothing is given back twice");
+}
+
+/// A VM's sessions end at the node though the endpoint of its host is away, and only who says that
+/// they did gives the project its quota back.
+#[test]
+fn quota_comes_back_when_somebody_says_that_the_sessions_have_ended() {
+    let people = People::new(&[1]);
+    let cloud = &people.cloud;
+    let used = || cloud.store.project("a").unwrap().unwrap().1;
+    let show = |who: &str, id: &str| {
+        people.call(Call::InstanceShow, who, id, &Value::Null).unwrap()["ending"].clone()
+    };
+    let id = people.create(&people.member, &shared(1, 1024)).unwrap();
+    people.wait(&id, "ready");
+    assert_eq!(show(&people.admin, &id), Value::Null);
+    cloud.fake.fail("withdraw", u32::MAX, Failure::away("host h: no endpoint answers"));
+    cloud.fake.fail("revoke", u32::MAX, Failure::passing("no route"));
+    people.call(Call::InstanceDelete, &people.member, &id, &Value::Null).unwrap();
+    let kept = "host h: no endpoint answers; node node0: no route; the project's quota stays taken";
+    eventually("the quota to be said to stay", || {
+        show(&people.admin, &id).as_str().is_some_and(|words| words.contains(kept))
+    });
+    assert_eq!(show(&people.member, &id), "somebody does not answer; an administrator sees who");
+    assert_eq!(used().cgpus, 1, "it may compute on");
+    // The node answers again, and the endpoint does not.
+    cloud.fake.fail("revoke", 0, Failure::passing(""));
+    cloud.engine.kick(&id);
+    eventually("the project to have its quota back", || used() == Quota::default());
+    assert_eq!(people.state(&id), "terminating");
+    assert!(cloud.fake.vm(&id).is_some(), "its port is no other VM's before the rules are gone");
+    assert!(show(&people.admin, &id).as_str().unwrap().contains("quota is given back"));
+    cloud.fake.fail("withdraw", 0, Failure::passing(""));
+    cloud.engine.kick(&id);
+    people.wait(&id, "terminated");
+    assert!(cloud.fake.remains().is_empty());
+    assert_eq!(used(), Quota::default(), "nothing is given back twice");
 }
 
 /// Quota and GPUs are taken together: whoever asks at the same time does not get more.
