@@ -25,10 +25,10 @@ pub use names::{BadTokenFile, read_token};
 pub use openapi::document;
 pub use problem::{Kind, Problem};
 pub use resources::{
-    Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Event, EventKind, Gateway, Gpu,
-    GpuChange, Instance, InstanceState, Locality, Mode, NewInstance, NewNode, NewQuota, NewToken,
-    Node, Operation, OperationKind, OperationState, Page, Project, ProjectChange, Quota, Role,
-    Token, UsageRecord, Variable,
+    Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Endpoint, EndpointChange, Event,
+    EventKind, Gateway, Gpu, GpuChange, Instance, InstanceState, Locality, Mode, NewInstance,
+    NewNode, NewQuota, NewToken, Node, Operation, OperationKind, OperationState, Page, Project,
+    ProjectChange, Quota, Role, Token, UsageRecord, Variable,
 };
 
 /// The newest microversion, which [`VERSION_HEADER`] may ask for and every answer names.

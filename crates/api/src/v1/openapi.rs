@@ -6,10 +6,10 @@ use utoipa::PartialSchema;
 use super::calls::{Call, Method, Query};
 use super::problem::{Kind, Problem};
 use super::resources::{
-    Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Event, EventKind, Gateway, Gpu,
-    GpuChange, Instance, InstanceState, Locality, Mode, NewInstance, NewNode, NewQuota, NewToken,
-    Node, Operation, OperationKind, OperationState, Project, ProjectChange, Quota, Role, Token,
-    UsageRecord, Variable,
+    Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Endpoint, EndpointChange, Event,
+    EventKind, Gateway, Gpu, GpuChange, Instance, InstanceState, Locality, Mode, NewInstance,
+    NewNode, NewQuota, NewToken, Node, Operation, OperationKind, OperationState, Project,
+    ProjectChange, Quota, Role, Token, UsageRecord, Variable,
 };
 use super::{IDEMPOTENCY_HEADER, PAGE_DEFAULT, PAGE_MAX, VERSION, VERSION_HEADER};
 
@@ -143,6 +143,8 @@ fn schemas() -> Map<String, Value> {
         Cgpu,
         CgpuState,
         CreatedToken,
+        Endpoint,
+        EndpointChange,
         Event,
         EventKind,
         Gateway,

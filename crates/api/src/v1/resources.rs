@@ -154,6 +154,12 @@ asked! {
         pub in_service: bool,
     }
 
+    /// What may change of an endpoint.
+    pub struct EndpointChange {
+        /// Whether it is to lead VMs that it does not lead yet; those that it leads stay.
+        pub in_service: bool,
+    }
+
     /// A VM to make.
     pub struct NewInstance {
         /// Its name; its id if absent.
@@ -267,6 +273,23 @@ answered! {
         pub in_service: bool,
         /// Counts its changes.
         pub generation: u64,
+    }
+
+    /// The endpoint of a compute host.
+    pub struct Endpoint {
+        /// The compute host.
+        pub host: String,
+        /// Its socket, as the control plane reaches it.
+        pub socket: String,
+        /// Whether it leads VMs that it does not lead yet.
+        pub in_service: bool,
+        /// Instances on its host that are not gone.
+        pub instances: u32,
+        /// Why it does not answer, if it does not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub unreachable: Option<String>,
+        /// Since when it is known.
+        pub created_ms: u64,
     }
 
     /// A VM's cGPU. Where it really is, only administrators see.

@@ -201,6 +201,38 @@ fn an_endpoint_that_is_away_ends_no_launch_and_keeps_no_program() {
     eventually("the first one's end", || host.led() == (1, 1));
 }
 
+/// A start that does not name the endpoint knows it all the same, until an administrator has taken
+/// it out of service with what it led.
+#[test]
+fn an_endpoint_that_no_start_names_is_taken_out_of_service() {
+    if !has_network() {
+        return;
+    }
+    let mut host = ComputeHost::new();
+    let id = host.cloud.launch_vm_of("team", "exec sleep 100000", &ONE);
+    host.cloud.flags.clear();
+    host.cloud.crash(None);
+    let gsaas = |arguments: &[&str]| host.cloud.gsaas("admin", arguments);
+    let (_, listed) = gsaas(&["-endpoints"]);
+    assert!(listed.contains("in service") && listed.contains("answers"), "{listed}");
+    let remove = ["-remove", "-endpoint=local"];
+    let (code, text) = gsaas(&remove);
+    assert!(
+        code == Some(1) && text.contains("in use") && text.contains("drain the endpoint"),
+        "{text}"
+    );
+    assert_eq!(
+        gsaas(&["-drain", "-endpoint=local"]),
+        (Some(0), "gsaas: 1 VMs are still on its host\n".to_owned())
+    );
+    let (code, text) = host.cloud.gsaas("team", &[&["-l"][..], &ONE].concat());
+    assert!(code == Some(1) && text.contains("rules failed"), "{text}");
+    assert_eq!((gsaas(&remove).0, gsaas(&["-endpoints"]).1.lines().count()), (Some(0), 1));
+    eventually("nothing to be led", || host.led() == (0, 0));
+    let (_, text) = gsaas(&["-show", &format!("-id={id}")]);
+    assert!(text.contains("the endpoint of host local was taken out of service"), "{text}");
+}
+
 /// What `serve` has led is not led any longer when the cloud of a folder is taken down.
 #[test]
 fn a_cloud_that_is_taken_down_leads_nobody() {

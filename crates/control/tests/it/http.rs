@@ -109,6 +109,12 @@ fn the_client_does_all_that_the_interface_can() {
     assert!(admin.gpus().unwrap().iter().all(|gpu| gpu.held_mib == 0));
     assert!(!admin.set_gpu(1, false).unwrap().in_service);
     assert_eq!(admin.nodes().unwrap().len(), 1);
+    cloud.store.put_endpoints(&[("c1".to_owned(), "/nowhere".to_owned())]).unwrap();
+    let [endpoint] = &*admin.endpoints().unwrap() else { panic!("one endpoint") };
+    assert!(endpoint.in_service && endpoint.unreachable.is_some(), "{endpoint:?}");
+    assert!(!admin.set_endpoint("c1", false).unwrap().in_service);
+    admin.delete_endpoint("c1").unwrap();
+    assert!(admin.endpoints().unwrap().is_empty());
     assert_eq!(admin.tokens().unwrap().len(), 2);
     assert_eq!(admin.usage().unwrap().len(), 2);
     assert!(admin.audit().unwrap().len() >= 5);

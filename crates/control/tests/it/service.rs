@@ -254,6 +254,7 @@ fn quota_comes_back_when_somebody_says_that_the_sessions_have_ended() {
     let show = |who: &str, id: &str| {
         people.call(Call::InstanceShow, who, id, &Value::Null).unwrap()["ending"].clone()
     };
+    cloud.store.put_endpoints(&[("fake".to_owned(), "/nowhere".to_owned())]).unwrap();
     let id = people.create(&people.member, &shared(1, 1024)).unwrap();
     people.wait(&id, "ready");
     assert_eq!(show(&people.admin, &id), Value::Null);
@@ -278,6 +279,58 @@ fn quota_comes_back_when_somebody_says_that_the_sessions_have_ended() {
     people.wait(&id, "terminated");
     assert!(cloud.fake.remains().is_empty());
     assert_eq!(used(), Quota::default(), "nothing is given back twice");
+}
+
+#[test]
+fn an_endpoint_is_taken_out_of_service_by_an_administrator_and_not_while_it_is_used() {
+    let people = People::new(&[2]);
+    let (store, fake) = (&people.cloud.store, &people.cloud.fake);
+    store.put_endpoints(&[("fake".to_owned(), "/nowhere".to_owned())]).unwrap();
+    let call = |call, who: &str, body: &Value| people.call(call, who, "fake", body);
+    let id = people.create(&people.member, &shared(1, 1024)).unwrap();
+    people.wait(&id, "ready");
+    let listed = people.call(Call::EndpointList, &people.admin, "", &Value::Null).unwrap();
+    let listed = listed["items"][0].clone();
+    let seen = (&listed["host"], &listed["instances"], &listed["in_service"]);
+    assert_eq!(seen, (&json!("fake"), &json!(1), &json!(true)));
+    assert!(listed["unreachable"].as_str().unwrap().contains("no endpoint answers at /nowhere"));
+    for what in [Call::EndpointList, Call::EndpointChange, Call::EndpointDelete] {
+        let refused = call(what, &people.member, &json!({"in_service": false})).unwrap_err();
+        assert_eq!(refused.kind, Kind::Forbidden);
+    }
+    let refused = call(Call::EndpointDelete, &people.admin, &Value::Null).unwrap_err();
+    assert_eq!(refused.kind, Kind::Conflict);
+    let words = "the endpoint of host fake (VMs there: 1) is in use";
+    assert_eq!((refused.detail.as_str(), refused.hint.is_some()), (words, true));
+
+    // One that is drained leads what it led, and nothing new.
+    let drained = call(Call::EndpointChange, &people.admin, &json!({"in_service": false}));
+    assert_eq!(drained.unwrap()["in_service"], false);
+    let next = people.create(&people.member, &shared(1, 1024)).unwrap();
+    people.wait(&next, "failed");
+    let failure = people.call(Call::InstanceShow, &people.admin, &next, &Value::Null).unwrap();
+    assert!(failure["failure"].as_str().unwrap().contains("is drained"), "{failure}");
+    assert_eq!((people.state(&id), fake.rules(&id).len()), (json!("ready"), 1));
+    // A start names it again, and it stays as it was.
+    store.put_endpoints(&[("fake".to_owned(), "/elsewhere".to_owned())]).unwrap();
+    assert!(!store.endpoint("fake").unwrap().unwrap().in_service);
+
+    // It does not answer, and what it led ends all the same.
+    fake.fail("withdraw", u32::MAX, Failure::away("host fake: no endpoint answers"));
+    call(Call::EndpointDelete, &people.admin, &Value::Null).unwrap_or(Value::Null);
+    people.wait(&id, "failed");
+    let failure = people.call(Call::InstanceShow, &people.admin, &id, &Value::Null).unwrap();
+    assert_eq!(failure["failure"], "the endpoint of host fake was taken out of service");
+    assert_eq!(people.held(), [(0, 0); 2]);
+    let gone = call(Call::EndpointDelete, &people.admin, &Value::Null).unwrap_err();
+    assert_eq!(gone.kind, Kind::NotFound);
+    let audit = people.call(Call::AuditList, &people.admin, "", &Value::Null).unwrap();
+    let audit = audit["items"].as_array().unwrap().clone();
+    let of = |status: u64| {
+        let is_it = |one: &&Value| one["action"] == "EndpointDelete" && one["status"] == status;
+        audit.iter().filter(is_it).count()
+    };
+    assert_eq!([of(204), of(403), of(409), of(404)], [1, 1, 1, 1]);
 }
 
 /// Quota and GPUs are taken together: whoever asks at the same time does not get more.
