@@ -1,7 +1,8 @@
 //! Threads that carry out what is planned, instance by instance, until there is nothing to do.
 //!
 //! An instance is in the hands of one thread at a time. A step that fails is tried again later and
-//! later; while an instance is made, only so often, and then it is undone. Undoing never gives up.
+//! later; while an instance is made, only so often ([`crate::patience`]), and then it is undone.
+//! Undoing never gives up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,22 +13,15 @@ use weft_api::v1::{Event, EventKind};
 
 use crate::clock;
 use crate::execute::{Outcome, World};
-use crate::plan::Step;
+use crate::patience::{PAUSE_MAX, Tries, Verdict};
+use crate::plan::{self, Step};
 use crate::provision::Failure;
 use crate::store::{InstanceRow, StoreError, Wanted};
 
-/// Attempts at a step of making an instance.
-const ATTEMPTS_MAX: u32 = 6;
-
 /// At so many attempts at a step of removing an instance, some seconds after the first one, it does
-/// not count for its project any longer: what cannot be reached is no fault of the project's.
+/// not count for its project any longer if it has ended: what cannot be reached is no fault of the
+/// project's.
 const CHARGED_ATTEMPTS: u32 = 8;
-
-/// How long the first pause is; each next one is twice as long.
-const PAUSE: Duration = Duration::from_millis(50);
-
-/// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_secs(15);
 
 /// Works off what is to be done.
 #[derive(Debug)]
@@ -49,7 +43,7 @@ struct Queue {
     /// Those of them that are to be looked at again.
     again: BTreeSet<String>,
     /// Failed attempts at the step that an instance is at.
-    attempts: BTreeMap<String, u32>,
+    tries: BTreeMap<String, Tries>,
     /// Nothing more is begun.
     has_stopped: bool,
 }
@@ -177,7 +171,7 @@ impl Engine {
                 }
             };
             let Some(step) = instance.plan().first().copied() else {
-                self.lock().attempts.remove(id);
+                self.lock().tries.remove(id);
                 return None;
             };
             if self.lock().has_stopped {
@@ -185,19 +179,34 @@ impl Engine {
             }
             match self.world.execute(&instance, step) {
                 Outcome::Done => {
-                    self.lock().attempts.remove(id);
+                    self.lock().tries.remove(id);
                     tracing::debug!(instance = id, step = step.name(), "done");
                 }
                 Outcome::NotYet(pause) => return Some(pause),
-                Outcome::Failed(failure) => match self.failed(&instance, step, &failure) {
-                    Ok(None) => {}
-                    Ok(Some(pause)) => return Some(pause),
-                    Err(error) => {
-                        tracing::error!(instance = id, %error, "the store cannot be written");
-                        return Some(PAUSE_MAX);
+                Outcome::Failed(failure) => {
+                    let failure = self.go_beside(&instance, step, failure);
+                    match self.failed(&instance, step, &failure) {
+                        Ok(None) => {}
+                        Ok(Some(pause)) => return Some(pause),
+                        Err(error) => {
+                            tracing::error!(instance = id, %error, "the store cannot be written");
+                            return Some(PAUSE_MAX);
+                        }
                     }
-                },
+                }
             }
+        }
+    }
+
+    /// Does what may be done though a step fails; how the removal fails then.
+    fn go_beside(&self, instance: &InstanceRow, step: Step, failure: Failure) -> Failure {
+        let is_removed = instance.wanted == Wanted::Absent;
+        let beside = plan::beside(step, instance.marks).filter(|_| is_removed);
+        match beside.map(|beside| self.world.execute(instance, beside)) {
+            Some(Outcome::Failed(other)) => {
+                Failure { words: format!("{}; {}", failure.words, other.words), ..failure }
+            }
+            Some(Outcome::Done | Outcome::NotYet(_)) | None => failure,
         }
     }
 
@@ -208,14 +217,14 @@ impl Engine {
         step: Step,
         failure: &Failure,
     ) -> Result<Option<Duration>, StoreError> {
-        let attempts = {
-            let mut queue = self.lock();
-            let attempts = queue.attempts.entry(instance.id.clone()).or_insert(0);
-            *attempts += 1;
-            *attempts
-        };
         let is_making = instance.wanted == Wanted::Present;
-        let gives_up = is_making && (failure.is_permanent || attempts >= ATTEMPTS_MAX);
+        let (attempts, verdict) = {
+            let mut queue = self.lock();
+            let tries = queue.tries.entry(instance.id.clone()).or_default();
+            let verdict = tries.failed(failure, is_making, Instant::now());
+            (tries.attempts, verdict)
+        };
+        let gives_up = matches!(verdict, Verdict::GiveUp(_));
         let kind = if gives_up { EventKind::Failed } else { EventKind::Retry };
         let (words, name) = (&failure.words, step.name());
         tracing::warn!(instance = instance.id, step = name, attempts, gives_up, why = words);
@@ -230,18 +239,45 @@ impl Engine {
             };
             self.world.store.tell(&instance.id, &event)?;
         }
-        if !is_making && attempts.is_multiple_of(CHARGED_ATTEMPTS) {
-            let detail = Some("the project's quota is given back; the GPUs stay taken".to_owned());
-            let (at_ms, step) = (clock::now_ms(), name.to_owned());
-            let event = Event { at_ms, step, kind: EventKind::Retry, took_us: 0, detail };
-            self.world.store.give_quota_back(&instance.id, &event)?;
+        if !is_making && attempts >= CHARGED_ATTEMPTS {
+            self.settle_quota(instance, step, failure, attempts)?;
         }
-        if gives_up {
-            self.lock().attempts.remove(&instance.id);
-            let why = format!("{name}: {words}");
-            self.world.store.renounce(&instance.id, Some(&why), None)?;
-            return Ok(None);
+        match verdict {
+            Verdict::Again(pause) => Ok(Some(pause)),
+            Verdict::GiveUp(why) => {
+                self.lock().tries.remove(&instance.id);
+                let why = format!("{name}: {why}");
+                self.world.store.renounce(&instance.id, Some(&why), None)?;
+                Ok(None)
+            }
         }
-        Ok(Some((PAUSE * 2_u32.saturating_pow(attempts.min(16) - 1)).min(PAUSE_MAX)))
+    }
+
+    /// The project has its quota back from an instance that cannot be removed, once somebody has
+    /// said that it has ended: else it would have more than its quota for as long as it likes.
+    fn settle_quota(
+        &self,
+        instance: &InstanceRow,
+        step: Step,
+        failure: &Failure,
+        attempts: u32,
+    ) -> Result<(), StoreError> {
+        let World { store, endpoint, .. } = &self.world;
+        // A step may have been done beside the one that fails.
+        let Some(now) = store.instance(&instance.id)? else { return Ok(()) };
+        let has_ended = plan::has_ended(now.marks, endpoint.cuts());
+        let detail = if has_ended {
+            "the project's quota is given back; the GPUs stay taken".to_owned()
+        } else {
+            let words = &failure.words;
+            format!("{words}; the project's quota stays taken until one of them says that it ended")
+        };
+        let (at_ms, step) = (clock::now_ms(), step.name().to_owned());
+        let event = Event { at_ms, step, kind: EventKind::Retry, took_us: 0, detail: Some(detail) };
+        match attempts {
+            _ if has_ended => store.give_quota_back(&instance.id, &event),
+            CHARGED_ATTEMPTS => store.tell(&instance.id, &event),
+            _ => Ok(()),
+        }
     }
 }

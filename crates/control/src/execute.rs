@@ -14,7 +14,7 @@ use crate::nodes::{Nodes, VgpuSpec};
 use crate::plan::Step;
 use crate::provision::{Failure, Provisioner, VmSpec, VmState, is_shared};
 use crate::rules::{self, Endpoint, GrantRow};
-use crate::store::{CgpuRow, Effects, Found, InstanceRow, Leading, Store, StoreError};
+use crate::store::{CgpuRow, Effects, EndpointRow, Found, InstanceRow, Leading, Store, StoreError};
 
 /// A VM has booted after this time, or never will.
 const BOOT_LIMIT_MS: u64 = 300_000;
@@ -97,15 +97,19 @@ impl World {
             Step::Create => self.create(instance, &cgpus),
             Step::Port => self.port(instance),
             Step::Rules => {
+                self.ensure_served(instance)?;
                 self.endpoint.put(&instance.id, &self.rows(instance, &cgpus)?)?;
                 Ok(Some(Effects::default()))
             }
             Step::Active => self.active(instance),
             Step::Confirm => self.confirm(instance, &cgpus),
-            Step::Unrule => {
-                self.endpoint.withdraw(&instance.id)?;
-                Ok(Some(Effects::default()))
-            }
+            Step::Unrule => match self.endpoint.withdraw(&instance.id) {
+                Err(failure) if !failure.is_away || self.endpoint_of(instance)?.is_some() => {
+                    Err(failure)
+                }
+                // What was taken out of service while it was away is not waited for.
+                Ok(()) | Err(_) => Ok(Some(Effects::default())),
+            },
             Step::Revoke => self.revoke(&cgpus),
             Step::Terminate => {
                 let is_gone = self.provisioner.terminate(&instance.id)?;
@@ -137,6 +141,22 @@ impl World {
     fn is_on_host(&self, instance: &InstanceRow, node: &str) -> Result<bool, Failure> {
         let Some(host) = &instance.spec.host else { return Ok(false) };
         Ok(self.store.node(node)?.is_some_and(|node| node.host == *host))
+    }
+
+    /// The endpoint of a VM's host, if one is known.
+    fn endpoint_of(&self, instance: &InstanceRow) -> Result<Option<EndpointRow>, Failure> {
+        let host = instance.found.host.as_deref();
+        Ok(host.map(|host| self.store.endpoint(host)).transpose()?.flatten())
+    }
+
+    /// Refuses to begin to lead a VM on a host whose endpoint was drained.
+    fn ensure_served(&self, instance: &InstanceRow) -> Result<(), Failure> {
+        match self.endpoint_of(instance)? {
+            Some(EndpointRow { in_service: false, host, .. }) => Err(Failure::permanent(format!(
+                "the endpoint of host {host} is drained, and leads nothing new"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     fn admin(&self, node: &str) -> Result<String, Failure> {

@@ -1,32 +1,51 @@
 //! The endpoints of compute hosts, through their sockets: `weft-endpoint host` of each.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_api::endpoint::{Answer, Client, EndpointError, Request};
 
 use crate::provision::Failure;
 use crate::rules::{Endpoint, GrantRow};
+use crate::store::{Part, Store};
 
-/// Sockets of endpoints, on this host or led here, by the name of the compute host.
-#[derive(Debug, Default)]
+/// Endpoints that are looked at.
+const ENDPOINTS_MAX: u32 = 100_000;
+
+/// Where sockets of endpoints are known from, on this host or led here, by the name of the compute
+/// host.
+#[derive(Debug)]
+enum Sockets {
+    /// These.
+    Given(BTreeMap<String, PathBuf>),
+    /// Those that are kept, as they are then: another replica may change them.
+    Kept(Arc<dyn Store>),
+}
+
+/// The endpoints.
+#[derive(Debug)]
 pub struct Hosts {
-    sockets: BTreeMap<String, PathBuf>,
+    sockets: Sockets,
     /// Where an instance's rows were put since this process started: who has to be asked.
     known: Mutex<BTreeMap<String, String>>,
 }
 
 impl From<EndpointError> for Failure {
     fn from(error: EndpointError) -> Self {
-        let is_permanent = match &error {
-            EndpointError::Refused { is_permanent, .. } => *is_permanent,
-            EndpointError::Stranger { .. }
+        let words = error.to_string();
+        match &error {
+            EndpointError::NotRunning { source, .. } => Self::away(format!(
+                "{words} ({source}): start `weft-endpoint host` there, or lead its socket here"
+            )),
+            // It was killed while it was asked, or takes too long.
+            EndpointError::Io(source) => Self::away(format!("{words} ({source})")),
+            EndpointError::Refused { is_permanent: false, .. } => Self::passing(words),
+            EndpointError::Refused { .. }
+            | EndpointError::Stranger { .. }
             | EndpointError::Version { .. }
-            | EndpointError::Unexpected(_) => true,
-            EndpointError::NotRunning { .. } | EndpointError::Io(_) => false,
-        };
-        Self { is_permanent, words: error.to_string() }
+            | EndpointError::Unexpected(_) => Self::permanent(words),
+        }
     }
 }
 
@@ -34,7 +53,30 @@ impl Hosts {
     /// With these sockets.
     #[must_use]
     pub fn new(sockets: impl IntoIterator<Item = (String, PathBuf)>) -> Self {
-        Self { sockets: sockets.into_iter().collect(), known: Mutex::default() }
+        Self { sockets: Sockets::Given(sockets.into_iter().collect()), known: Mutex::default() }
+    }
+
+    /// With those that a store has.
+    #[must_use]
+    pub fn kept(store: Arc<dyn Store>) -> Self {
+        Self { sockets: Sockets::Kept(store), known: Mutex::default() }
+    }
+
+    fn socket(&self, host: &str) -> Result<Option<PathBuf>, Failure> {
+        Ok(match &self.sockets {
+            Sockets::Given(sockets) => sockets.get(host).cloned(),
+            Sockets::Kept(store) => store.endpoint(host)?.map(|endpoint| endpoint.socket.into()),
+        })
+    }
+
+    fn hosts(&self) -> Result<Vec<String>, Failure> {
+        let part = Part { limit: ENDPOINTS_MAX, after: None, project: None };
+        Ok(match &self.sockets {
+            Sockets::Given(sockets) => sockets.keys().cloned().collect(),
+            Sockets::Kept(store) => {
+                store.endpoints(&part)?.into_iter().map(|(host, _)| host).collect()
+            }
+        })
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
@@ -42,14 +84,14 @@ impl Hosts {
     }
 
     fn ask(&self, host: &str, request: Request) -> Result<Answer, Failure> {
-        let socket = self.sockets.get(host).ok_or_else(|| {
+        let socket = self.socket(host)?.ok_or_else(|| {
             Failure::permanent(format!("no endpoint of host `{host}` is known: --host-endpoint"))
         })?;
         let of_host = |error: EndpointError| {
             let failure = Failure::from(error);
             Failure { words: format!("host {host}: {}", failure.words), ..failure }
         };
-        Client::connect(socket).and_then(|mut client| client.call(request)).map_err(of_host)
+        Client::connect(&socket).and_then(|mut client| client.call(request)).map_err(of_host)
     }
 
     fn unexpected(host: &str, answer: &Answer) -> Failure {
@@ -60,6 +102,29 @@ impl Hosts {
         let answer = self.ask(host, request)?;
         if answer == Answer::Done { Ok(()) } else { Err(Self::unexpected(host, &answer)) }
     }
+}
+
+/// Why an endpoint does not answer, if it does not.
+#[must_use]
+pub fn why_away(socket: &Path) -> Option<String> {
+    Client::connect(socket).err().map(|error| Failure::from(error).words)
+}
+
+/// Withdraws what the endpoint at a socket has of instances whose ids begin so; how many they were.
+///
+/// # Errors
+/// Why some may be left.
+pub fn clear(socket: &Path, prefix: &str) -> Result<usize, Failure> {
+    let mut client = Client::connect(socket)?;
+    let answer = client.call(Request::Instances)?;
+    let Answer::Instances { instances } = answer else {
+        return Err(Failure::permanent(format!("the endpoint answers {answer:?}")));
+    };
+    let own: Vec<String> = instances.into_iter().filter(|one| one.starts_with(prefix)).collect();
+    for instance in &own {
+        client.call(Request::Withdraw { instance: instance.clone() })?;
+    }
+    Ok(own.len())
 }
 
 impl Endpoint for Hosts {
@@ -85,7 +150,9 @@ impl Endpoint for Hosts {
     fn withdraw(&self, instance: &str) -> Result<(), Failure> {
         let known = self.known().get(instance).cloned();
         // After a start any host may have them.
-        let hosts = known.map_or_else(|| self.sockets.keys().cloned().collect(), |one| vec![one]);
+        let mut hosts = self.hosts()?;
+        // One that was taken out of service is not asked any longer.
+        hosts.retain(|host| known.as_ref().is_none_or(|known| known == host));
         // All are asked before one that does not answer is told of.
         let asked = hosts
             .iter()
@@ -97,7 +164,7 @@ impl Endpoint for Hosts {
 
     fn instances(&self) -> Result<Vec<String>, Failure> {
         let mut found = Vec::new();
-        for host in self.sockets.keys() {
+        for host in &self.hosts()? {
             let answer = self.ask(host, Request::Instances)?;
             let Answer::Instances { instances } = answer else {
                 return Err(Self::unexpected(host, &answer));
@@ -112,12 +179,11 @@ impl Endpoint for Hosts {
 mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
-    use std::path::Path;
-    use std::sync::Arc;
-
     use weft_api::endpoint::{Asked, VERSIONS};
 
     use super::*;
+    use crate::store::Audit;
+    use crate::store::sqlite::Sqlite;
 
     /// An endpoint that keeps what it is asked, and answers as told.
     fn endpoint(path: &Path, answer: Answer) -> Arc<Mutex<Vec<Request>>> {
@@ -182,9 +248,49 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let _a = endpoint(&folder.path().join("a"), Answer::Done);
         let failure = hosts(folder.path()).withdraw("i1").unwrap_err();
-        assert!(!failure.is_permanent, "{failure}");
+        assert!(!failure.is_permanent && failure.is_away, "{failure}");
+        assert!(failure.words.starts_with("host b: no endpoint answers at"), "{failure}");
         let failure = hosts(folder.path()).put("i1", &[row("c")]).unwrap_err();
         assert!(failure.is_permanent, "{failure}");
+    }
+
+    #[test]
+    fn endpoints_that_are_kept_are_as_they_are_at_that_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(Sqlite::open(&folder.path().join("db")).unwrap());
+        let hosts = Hosts::kept(Arc::clone(&store) as _);
+        assert!(hosts.put("i1", &[row("a")]).unwrap_err().is_permanent);
+        let path = folder.path().join("a");
+        let asked = endpoint(&path, Answer::Done);
+        store.put_endpoints(&[("a".to_owned(), path.display().to_string())]).unwrap();
+        hosts.put("i1", &[row("a")]).unwrap();
+        let audit = Audit {
+            at_ms: 1,
+            actor: "root".to_owned(),
+            project: None,
+            action: "EndpointDelete".to_owned(),
+            target: "a".to_owned(),
+            status: 204,
+        };
+        store.remove_endpoint("a", &audit).unwrap();
+        // Nobody is asked who was taken out of service.
+        hosts.withdraw("i1").unwrap();
+        assert_eq!(hosts.instances().unwrap(), Vec::<String>::new());
+        assert_eq!(asked.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn an_endpoint_is_cleared_of_this_control_planes_rows_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let instances = ["i1a", "i2b", "i1c"].map(str::to_owned).to_vec();
+        let asked = endpoint(&path, Answer::Instances { instances });
+        assert_eq!(clear(&path, "i1").unwrap(), 2);
+        let withdraw = |instance: &str| Request::Withdraw { instance: instance.to_owned() };
+        let all = [Request::Instances, withdraw("i1a"), withdraw("i1c")];
+        assert_eq!(*asked.lock().unwrap(), all);
+        assert_eq!(why_away(&path), None);
+        assert!(why_away(&folder.path().join("b")).unwrap().contains("no endpoint answers"));
     }
 
     #[test]
@@ -194,7 +300,6 @@ mod tests {
         let refused = Answer::Refused { is_permanent: true, words };
         let _a = endpoint(&folder.path().join("a"), refused);
         let failure = hosts(folder.path()).put("i1", &[row("a")]).unwrap_err();
-        let words = "host a: not at loopback".to_owned();
-        assert_eq!(failure, Failure { is_permanent: true, words });
+        assert_eq!(failure, Failure::permanent("host a: not at loopback"));
     }
 }

@@ -54,7 +54,8 @@ pub(crate) fn local(options: &LocalOptions) -> Result<()> {
     register(&node, store.as_ref())?;
     let tokens = tokens(&folder, store.as_ref())?;
     let world = serve::world(store, Arc::clone(&vms) as _, vms, &options.service);
-    let front = serve::Front { identity: None, listener, tls, replica: None };
+    let front =
+        serve::Front { identity: None, listener, tls, replica: None, endpoints: Vec::new() };
     serve::run(world, front, &options.service, |address| {
         note(&format!(
             "weft-control: a cloud on this machine is ready. In another terminal:\n\

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use weft_api::v1::{Client, read_token};
+use weft_api::v1::{Client, ClientError, Kind, read_token};
 use weft_control::bench;
 use weft_control::deployment::{self, Plan};
 use weft_control::provision::local::{guest, region, relay};
@@ -37,11 +37,23 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            note(&format!("error: {error:#}"));
-            ExitCode::FAILURE
-        }
+        Err(error) => failed(&error),
     }
+}
+
+/// Exit code where a project has no quota, or the cloud no room, as `gsaas` has it.
+const NO_ROOM: u8 = 3;
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    note(&format!("error: {error:#}"));
+    let Some(ClientError::Refused(problem)) = error.downcast_ref() else {
+        return ExitCode::FAILURE;
+    };
+    if let Some(hint) = &problem.hint {
+        note(&format!("hint: {hint}"));
+    }
+    let is_full = [Kind::Quota, Kind::NoCapacity].contains(&problem.kind);
+    if is_full { ExitCode::from(NO_ROOM) } else { ExitCode::FAILURE }
 }
 
 /// `weft-control deployment`

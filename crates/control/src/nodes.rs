@@ -106,7 +106,7 @@ impl From<AdminError> for Failure {
                 false
             }
         };
-        Self { is_permanent, words: error.to_string() }
+        Self { is_permanent, is_away: false, words: error.to_string() }
     }
 }
 

@@ -92,6 +92,29 @@ pub fn plan(wanted: Wanted, marks: Marks) -> Vec<Step> {
     }
 }
 
+/// A step of removing an instance that is done though an earlier one fails: nobody computes on
+/// because an endpoint is away, and no VM stays because a node is.
+#[must_use]
+pub fn beside(failed: Step, marks: Marks) -> Option<Step> {
+    let has_rules = marks.has(Step::Port) && !marks.has(Step::Unrule);
+    let next = if failed == Step::Unrule {
+        Some(Step::Revoke)
+    } else {
+        (failed == Step::Revoke && !has_rules).then_some(Step::Terminate)
+    };
+    next.filter(|step| plan(Wanted::Absent, marks).contains(step))
+}
+
+/// Whether nothing of an instance that is removed can compute any longer: there never was a VM, its
+/// sessions were ended by the nodes or, where withdrawing rules `cuts` connections, by its host's
+/// endpoint, or the VM is gone.
+#[must_use]
+pub fn has_ended(marks: Marks, cuts: bool) -> bool {
+    let is_cut = cuts && marks.has(Step::Unrule);
+    let ended = [Step::Revoke, Step::Terminate].iter().any(|step| marks.has(*step));
+    is_cut || ended || !marks.has(Step::Grant)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -135,6 +158,35 @@ mod tests {
             }
             let distinct: BTreeSet<_> = undone.iter().collect();
             assert_eq!(distinct.len(), undone.len());
+        }
+    }
+
+    /// Whatever was done beside another step, the rest is done in the same order.
+    #[test]
+    fn what_was_done_beside_a_step_that_fails_is_not_done_again() {
+        let made = MAKING.iter().fold(Marks::default(), |marks, step| marks.with(*step));
+        assert_eq!(beside(Step::Unrule, made), Some(Step::Revoke));
+        let revoked = made.with(Step::Revoke);
+        assert_eq!(beside(Step::Unrule, revoked), None);
+        let left = [Step::Unrule, Step::Terminate, Step::Release];
+        assert_eq!(plan(Wanted::Absent, revoked), left);
+        // Its port is not another VM's before the rules for it are gone.
+        assert_eq!(beside(Step::Revoke, made), None);
+        assert_eq!(beside(Step::Revoke, made.with(Step::Unrule)), Some(Step::Terminate));
+        let no_port = Marks::default().with(Step::Address).with(Step::Grant);
+        assert_eq!(beside(Step::Revoke, no_port), Some(Step::Terminate));
+        assert_eq!(beside(Step::Terminate, made), None);
+    }
+
+    #[test]
+    fn an_instance_has_ended_when_somebody_has_said_so() {
+        let made = MAKING.iter().fold(Marks::default(), |marks, step| marks.with(*step));
+        assert!(has_ended(Marks::default(), true), "there never was a VM");
+        assert!(!has_ended(made, true));
+        assert!(has_ended(made.with(Step::Unrule), true));
+        assert!(!has_ended(made.with(Step::Unrule), false), "nothing was cut");
+        for step in [Step::Revoke, Step::Terminate] {
+            assert!(has_ended(made.with(step), false));
         }
     }
 

@@ -52,6 +52,11 @@ pub trait Endpoint: Send + Sync + std::fmt::Debug {
     /// Why some may be in force.
     fn withdraw(&self, instance: &str) -> Result<(), Failure>;
 
+    /// Whether withdrawing rows ends what they let through: it does where they lead anywhere.
+    fn cuts(&self) -> bool {
+        true
+    }
+
     /// Instances with rows.
     ///
     /// # Errors

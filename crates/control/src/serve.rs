@@ -33,7 +33,7 @@ use weft_control::service::Service;
 use weft_control::signals::Signals;
 use weft_control::store::postgres::{Access, Postgres, Terms};
 use weft_control::store::sqlite::Sqlite;
-use weft_control::store::{Store, StoreError, TokenRow};
+use weft_control::store::{Part, Store, StoreError, TokenRow};
 use weft_control::tls::{self, Certificates, Secured};
 use weft_control::{clock, http, random, sweep};
 
@@ -291,10 +291,10 @@ pub(crate) fn local_vms(
         endpoint: endpoint.unwrap_or_else(|| program.with_file_name("weft-endpoint")),
         libraries,
         image,
-        has_ports: false,
+        has_ports: host.is_some(),
+        host_endpoint: host.map(Path::to_owned),
     };
-    let host = host.map(|socket| Hosts::new([(HERE.to_owned(), socket.to_owned())]));
-    let local = Local::new(settings, host)?;
+    let local = Local::new(settings)?;
     note(&format!("weft-control: {}", local.check()?));
     Ok(Arc::new(local))
 }
@@ -312,9 +312,12 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
     let is_openstack = options.provisioner == ProvisionerName::Openstack;
     let cloud = (is_openstack || options.keystone).then(cloud).transpose()?;
     let identity = cloud.clone().map(|cloud| Arc::new(KeystoneTokens::new(cloud)) as _);
-    let (vms, endpoint) = outside(&folder, options, cloud)?;
+    let (vms, endpoint) = outside(&folder, options, cloud, &kept.store)?;
     let world = world(Arc::clone(&kept.store), vms, endpoint, &options.service);
-    let front = Front { identity, listener, tls, replica: kept.replica.clone() };
+    let endpoints = options.host_endpoint.iter();
+    let endpoints =
+        endpoints.map(|(host, path)| (host.clone(), path.display().to_string())).collect();
+    let front = Front { identity, listener, tls, replica: kept.replica.clone(), endpoints };
     run(world, front, &options.service, |_| Ok(()))
 }
 
@@ -334,13 +337,19 @@ fn advertised(options: &ReplicaOptions, scheme: &str, listener: &TcpListener) ->
 /// Who makes VMs, and who leads them to GPUs.
 type Outside = (Arc<dyn Provisioner>, Arc<dyn Endpoint>);
 
-fn outside(folder: &Path, options: &ServeOptions, cloud: Option<Cloud>) -> Result<Outside> {
-    let hosts = || Arc::new(Hosts::new(options.host_endpoint.iter().cloned()));
+fn outside(
+    folder: &Path,
+    options: &ServeOptions,
+    cloud: Option<Cloud>,
+    store: &Arc<dyn Store>,
+) -> Result<Outside> {
+    let hosts = || Arc::new(Hosts::kept(Arc::clone(store)));
     Ok(match options.provisioner {
         ProvisionerName::Local => {
             let host = match options.host_endpoint.as_slice() {
-                [] => None,
-                [(name, socket)] if name == HERE => Some(socket.as_path()),
+                // One of an earlier start is used until somebody takes it out of service.
+                [] => store.endpoint(HERE)?.map(|known| known.socket.into()),
+                [(name, socket)] if name == HERE => Some(socket.clone()),
                 _ => anyhow::bail!(
                     "VMs of this host are at the host `{HERE}`: say --host-endpoint {HERE}=PATH, once"
                 ),
@@ -352,14 +361,15 @@ fn outside(folder: &Path, options: &ServeOptions, cloud: Option<Cloud>) -> Resul
                  read everything that you can, the control plane's secrets included, with \
                  --guest-user 0"
             );
-            let local = local_vms(folder, &options.service, host)?;
+            let local = local_vms(folder, &options.service, host.as_deref())?;
             (Arc::clone(&local) as _, local)
         }
         ProvisionerName::Fake => {
             let fake = Arc::new(Fake::at(folder.join("fake"))?);
-            match options.host_endpoint.as_slice() {
-                [] => (Arc::clone(&fake) as _, fake),
-                _ => (fake, hosts()),
+            let part = Part { limit: 1, after: None, project: None };
+            match options.host_endpoint.is_empty() && store.endpoints(&part)?.is_empty() {
+                true => (Arc::clone(&fake) as _, fake),
+                false => (fake, hosts()),
             }
         }
         ProvisionerName::Openstack => (openstack_vms(folder, &options.openstack, cloud)?, hosts()),
@@ -438,6 +448,8 @@ pub(crate) struct Front {
     pub(crate) tls: Option<Arc<Certificates>>,
     /// The store, if other replicas share it.
     pub(crate) replica: Option<Arc<Postgres>>,
+    /// Endpoints that are to be used besides those that are known, by host and socket.
+    pub(crate) endpoints: Vec<(String, String)>,
 }
 
 /// Serves until the process is told to end, or another replica has taken over.
@@ -447,14 +459,14 @@ pub(crate) fn run(
     options: &ServiceOptions,
     ready: impl FnOnce(SocketAddr) -> Result<()>,
 ) -> Result<()> {
-    let Front { identity, listener, tls, replica } = front;
+    let Front { identity, listener, tls, replica, endpoints } = front;
     let engine = Engine::start(world, options.workers.into())?;
     let mut service = Service::new(Arc::clone(&engine)).over_tls(tls.is_some());
     if let Some(identity) = identity {
         service = service.with_identity(identity);
     }
     let service = Arc::new(service);
-    let mut ended = begin(Arc::clone(&engine), options.sweep_s, replica.clone())?;
+    let mut ended = begin(Arc::clone(&engine), options.sweep_s, replica.clone(), endpoints)?;
     let settings = tls.as_ref().map(Certificates::settings).transpose()?;
     let hang_ups: &[i32] = if tls.is_some() { &[SIGHUP] } else { &[] };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -537,17 +549,19 @@ fn begin(
     engine: Arc<Engine>,
     sweep_s: u64,
     replica: Option<Arc<Postgres>>,
+    endpoints: Vec<(String, String)>,
 ) -> Result<tokio::sync::mpsc::Receiver<String>> {
     let (end, ended) = tokio::sync::mpsc::channel(1);
     let Some(replica) = replica else {
-        sweep_always(engine, sweep_s)?;
+        engine.world().store.put_endpoints(&endpoints)?;
+        sweep_always(engine, sweep_s, Vec::new())?;
         return Ok(ended);
     };
     let failed = end.clone();
     let won = move || {
         tracing::info!("this replica has the lease: it makes changes from here on");
         engine.world().allocator.forget();
-        if let Err(error) = sweep_always(engine, sweep_s) {
+        if let Err(error) = sweep_always(engine, sweep_s, endpoints) {
             // Full of another reason to end.
             let _ = failed.try_send(format!("cannot begin to work: {error:#}"));
         }
@@ -584,9 +598,13 @@ pub(crate) fn listen(options: &ServiceOptions) -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// What was begun goes on, whether everything else can be looked at or not.
-fn go_on(engine: &Engine) -> Result<(), StoreError> {
+/// What was begun goes on, whether everything else can be looked at or not, and these endpoints are
+/// used.
+fn go_on(engine: &Engine, endpoints: &[(String, String)]) -> Result<(), StoreError> {
     let store = &engine.world().store;
+    if !endpoints.is_empty() {
+        store.put_endpoints(endpoints)?;
+    }
     store.recount()?;
     for id in store.unsettled()? {
         engine.kick(&id);
@@ -595,9 +613,9 @@ fn go_on(engine: &Engine) -> Result<(), StoreError> {
 }
 
 /// Looks for what should not be there now, and every now and then.
-fn sweep_always(engine: Arc<Engine>, every_s: u64) -> Result<()> {
+fn sweep_always(engine: Arc<Engine>, every_s: u64, endpoints: Vec<(String, String)>) -> Result<()> {
     thread::Builder::new().name("sweep".to_owned()).spawn(move || {
-        while let Err(error) = go_on(&engine) {
+        while let Err(error) = go_on(&engine, &endpoints) {
             tracing::warn!(%error, "what was begun cannot be looked at now");
             thread::sleep(LISTEN_EVERY);
         }

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -294,7 +294,7 @@ fn host(options: HostOptions) -> Result<()> {
     }
     // One process has a host's rules.
     let _network = lock_network()?;
-    let _state = lock(&options.state.with_extension("lock"))
+    let _state = host::lock::lock(&options.state.with_extension("lock"))
         .with_context(|| format!("another endpoint has {}", options.state.display()))?;
     let mut agent = Agent::open(HostSettings { state: options.state, uplinks: options.uplink })?;
     // What was in force before goes on whether everything can be put in force or not.
@@ -312,17 +312,8 @@ fn lock_network() -> Result<fs::File> {
     let folder = Path::new("/run/weft");
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let network = fs::metadata("/proc/self/ns/net")?.ino();
-    lock(&folder.join(format!("endpoint-{network}.lock")))
+    host::lock::of_network(folder, network)
         .context("another `weft-endpoint host` has the rules of this host")
-}
-
-/// A lock that goes with this process, and that only its user can take.
-fn lock(path: &Path) -> Result<fs::File> {
-    let mut options = fs::File::options();
-    let file = options.create(true).append(true).mode(0o600).open(path);
-    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive)?;
-    Ok(file)
 }
 
 fn bench_host(programs: Option<&Path>, json: bool) -> Result<()> {

@@ -62,6 +62,12 @@ pub(crate) enum Command {
     Gpus,
     /// Take a GPU out of service, or put it back.
     Drain(u32, bool),
+    /// List endpoints.
+    Endpoints,
+    /// Drain an endpoint, or put it back into service.
+    DrainEndpoint(String, bool),
+    /// Take an endpoint out of service.
+    RemoveEndpoint(String),
     /// Print a completion script.
     Completion(Shell),
     /// Print the options.
@@ -83,8 +89,20 @@ const OPTIONS: &[Entry] = &[
     Entry("attach", "", "", "write what the job -id must know into -folder: gateways, environment"),
     Entry("quota", "", "", "show the quota of -project and what it has"),
     Entry("gpus", "", "", "list GPUs (administrators)"),
-    Entry("drain", "", "", "put nothing new on the GPU -gpu (administrators)"),
-    Entry("undrain", "", "", "put the GPU -gpu back into service (administrators)"),
+    Entry("endpoints", "", "", "list endpoints of compute hosts (administrators)"),
+    Entry(
+        "drain",
+        "",
+        "",
+        "put nothing new on the GPU -gpu, or lead nothing new by -endpoint (administrators)",
+    ),
+    Entry("undrain", "", "", "put -gpu or -endpoint back into service (administrators)"),
+    Entry(
+        "remove",
+        "",
+        "",
+        "take -endpoint out of service; if it was drained, VMs on its host end (administrators)",
+    ),
     Entry(
         "completion",
         "SHELL",
@@ -121,6 +139,7 @@ const OPTIONS: &[Entry] = &[
     ),
     Entry("id", "VM", "t show console attach", "which VM"),
     Entry("gpu", "N", "drain undrain", "which GPU"),
+    Entry("endpoint", "HOST", "drain undrain remove", "of which compute host"),
     Entry("nowait", "", "l t", "do not wait until it is done"),
     Entry("raw", "", "console", "print it to a terminal as it is; else commands to it are shown"),
     Entry("json", "", "*", "print JSON"),
@@ -241,7 +260,10 @@ impl Command {
             | Self::Attach(..)
             | Self::Quota(_)
             | Self::Gpus
-            | Self::Drain(..) => None,
+            | Self::Drain(..)
+            | Self::Endpoints
+            | Self::DrainEndpoint(..)
+            | Self::RemoveEndpoint(_) => None,
         }
     }
 }
@@ -397,8 +419,10 @@ impl Given {
                 Command::Quota(project)
             }
             "gpus" => Command::Gpus,
-            "drain" => Command::Drain(number(&self.required("gpu", command)?, "gpu")?, false),
-            "undrain" => Command::Drain(number(&self.required("gpu", command)?, "gpu")?, true),
+            "endpoints" => Command::Endpoints,
+            "drain" => self.drain(command, false)?,
+            "undrain" => self.drain(command, true)?,
+            "remove" => Command::RemoveEndpoint(self.endpoint(command)?),
             "completion" => {
                 let shell = self.take("completion").unwrap_or_default();
                 let unknown = |_| {
@@ -421,6 +445,25 @@ impl Given {
         let key = self.take("key");
         key.as_deref().map_or(Ok(()), check_key).map_err(|error| format!("-key: {error}"))?;
         Ok(key)
+    }
+
+    /// The host of an endpoint.
+    fn endpoint(&mut self, command: &str) -> Result<String, String> {
+        let host = self.required("endpoint", command)?;
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if host.bytes().all(is_plain) && !host.is_empty() {
+            return Ok(host);
+        }
+        Err(format!("-endpoint={host} is no name of a host: gsaas -endpoints lists them"))
+    }
+
+    fn drain(&mut self, command: &str, in_service: bool) -> Result<Command, String> {
+        match (self.take("gpu"), self.take("endpoint")) {
+            (Some(gpu), None) => Ok(Command::Drain(number(&gpu, "gpu")?, in_service)),
+            (None, Some(_)) => Ok(Command::DrainEndpoint(self.endpoint(command)?, in_service)),
+            (Some(_), Some(_)) => Err("-gpu and -endpoint exclude each other".to_owned()),
+            (None, None) => Err(format!("-{command} needs -gpu or -endpoint")),
+        }
     }
 
     fn launch(&mut self) -> Result<NewInstance, String> {
@@ -599,6 +642,10 @@ mod tests {
             ("-list=3", "takes no value"),
             ("-l -ncgpu=2", "is it -ncgpus?"),
             ("-drain -gpu=x", "whole number"),
+            ("-drain", "needs -gpu or -endpoint"),
+            ("-undrain -gpu=1 -endpoint=a", "exclude each other"),
+            ("-remove", "-remove needs -endpoint"),
+            ("-remove -endpoint=a/b", "is no name of a host"),
             ("-list -patience=x", "whole number"),
             ("-list -raw", "means nothing to -list"),
             ("-completion=tcsh", "powershell"),

@@ -76,6 +76,19 @@ pub(crate) fn run(client: &Client, arguments: &Arguments) -> Result<ExitCode> {
             project if is_json => print(&project)?,
             project => out(&show::quota(&project))?,
         },
+        Command::Gpus
+        | Command::Drain(..)
+        | Command::Endpoints
+        | Command::DrainEndpoint(..)
+        | Command::RemoveEndpoint(_) => administrate(client, &arguments.command, is_json)?,
+        Command::Completion(_) | Command::Help | Command::Version => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What administrators ask for.
+fn administrate(client: &Client, command: &Command, is_json: bool) -> Result<()> {
+    match command {
         Command::Gpus => match client.gpus()? {
             gpus if is_json => print(&gpus)?,
             gpus => out(&show::gpus(&gpus))?,
@@ -88,9 +101,31 @@ pub(crate) fn run(client: &Client, arguments: &Arguments) -> Result<ExitCode> {
                 note(&format!("gsaas: {} cGPUs are still on it", gpu.cgpus));
             }
         }
-        Command::Completion(_) | Command::Help | Command::Version => {}
+        Command::Endpoints => match client.endpoints()? {
+            endpoints if is_json => print(&endpoints)?,
+            endpoints => out(&show::endpoints(&endpoints))?,
+        },
+        Command::DrainEndpoint(host, in_service) => {
+            let endpoint = client.set_endpoint(host, *in_service)?;
+            if is_json {
+                print(&endpoint)?;
+            } else if endpoint.instances > 0 && !in_service {
+                note(&format!("gsaas: {} VMs are still on its host", endpoint.instances));
+            }
+        }
+        Command::RemoveEndpoint(host) => client.delete_endpoint(host)?,
+        Command::Launch(_)
+        | Command::Terminate(_)
+        | Command::List
+        | Command::Show(_)
+        | Command::Console(_)
+        | Command::Attach(..)
+        | Command::Quota(_)
+        | Command::Completion(_)
+        | Command::Help
+        | Command::Version => {}
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Asks for a VM, with a key: so it can be asked again when an answer was lost.

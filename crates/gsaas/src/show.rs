@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use weft_api::v1::{Cgpu, Gpu, Instance, Operation, Project};
+use weft_api::v1::{Cgpu, Endpoint, Gpu, Instance, Operation, Project};
 
 /// A text that tells a terminal nothing: what else than its lines and tabs would be a command to it
 /// is shown as a number.
@@ -68,6 +68,7 @@ pub(crate) fn instances(all: &[Instance]) -> String {
 pub(crate) fn instance(one: &Instance, cgpus: &[Cgpu], operation: &Operation) -> String {
     let mut parts = vec![instances(std::slice::from_ref(one))];
     parts.extend(one.failure.iter().map(|why| plain(&format!("it failed: {why}"))));
+    parts.extend(one.ending.iter().map(|what| plain(&format!("ending: {what}"))));
     let row = |cgpu: &Cgpu| {
         let or_hidden = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         vec![
@@ -110,6 +111,21 @@ pub(crate) fn quota(project: &Project) -> String {
         row("user-facing cGPUs", used.user_facing, quota.user_facing),
     ];
     table(&[&project.name, "USED", "QUOTA"], rows)
+}
+
+/// A list of endpoints.
+pub(crate) fn endpoints(all: &[Endpoint]) -> String {
+    let row = |one: &Endpoint| {
+        let state = if one.in_service { "in service" } else { "drained" };
+        vec![
+            one.host.clone(),
+            one.socket.clone(),
+            one.instances.to_string(),
+            state.to_owned(),
+            one.unreachable.clone().unwrap_or_else(|| "answers".to_owned()),
+        ]
+    };
+    table(&["HOST", "SOCKET", "VMS", "STATE", "NOW"], all.iter().map(row).collect())
 }
 
 /// A list of GPUs.

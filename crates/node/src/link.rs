@@ -74,6 +74,10 @@ pub(crate) struct Start {
     pub(crate) vgpu: String,
     /// Key of the vGPU.
     pub(crate) vgpu_key: u32,
+    /// Whether the vGPU was granted to somebody who is no user here: the next daemon knows it from
+    /// this.
+    #[serde(default)]
+    pub(crate) granted: bool,
     /// The tenant's user.
     pub(crate) uid: u32,
     /// The daemon's user: who may adopt the worker.

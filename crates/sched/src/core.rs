@@ -346,29 +346,6 @@ impl Core {
         self.grant_if_shared(cx, key);
     }
 
-    /// The device is written for so long in a session's turn: the turn begins when that is over.
-    /// Once in a turn, and at most what a holder may be overdue: what a session makes the device
-    /// lack within its turn is the turn's own time.
-    pub(crate) fn switched(&mut self, cx: &mut Context<'_>, key: SessionKey, switch_ns: u64) {
-        if !self.holders.contains(&key) {
-            return;
-        }
-        let switch_ns = switch_ns.min(cx.config.overdue_ns);
-        let turn = cx.tables.turn(key);
-        if turn.in_queue && turn.revoked_at_ns.is_none() && turn.switch_ns == 0 {
-            turn.start_ns = turn.start_ns.saturating_add(switch_ns);
-            turn.switch_ns = switch_ns;
-        }
-    }
-
-    /// An operation of a session's turn waited so long for memory that it met.
-    pub(crate) fn paged(&mut self, cx: &mut Context<'_>, key: SessionKey, paged_ns: u64) {
-        if self.holders.contains(&key) {
-            let turn = cx.tables.turn(key);
-            turn.paged_ns = turn.paged_ns.saturating_add(paged_ns);
-        }
-    }
-
     /// A session is over. What it had in flight was reported as used before: dying is not free.
     pub(crate) fn remove_session(&mut self, cx: &mut Context<'_>, key: SessionKey) {
         self.end_work(cx, key);
@@ -606,9 +583,7 @@ impl Core {
             entry.members.stop(local);
             entry.in_turn = false;
             self.policy.stop(vgpu);
-            if let Some(slack_ns) = self.switching.note(cx.config, vgpu, turn.exchange_ns()) {
-                self.policy.set_slack(slack_ns);
-            }
+            self.note_switch(cx.config, vgpu, &turn);
         }
         self.check_cap(cx, vgpu);
         self.check_tenant_cap(cx, vgpu);

@@ -124,7 +124,8 @@ fn who_gives_up_without_a_switch_leaves_the_device_to_the_other() {
 }
 
 /// Two that always have work, each of which needs all of the device's memory, before its turn or
-/// where operations have `met` it: what both had in so many ms, how often the device went from one to the other, and how far one was ahead at most.
+/// where operations have `met` it: what both had in so many ms, how often the device went from one
+/// to the other, and how far one was ahead at most.
 fn both_busy(config: Config, switch_ns: u64, met: bool, ms: u64) -> ([u64; 2], u64, u64) {
     let mut device = Device::new(Weight::ONE, switch_ns);
     let up = Event::DeviceUp { device: D, config };

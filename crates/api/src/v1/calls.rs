@@ -134,6 +134,12 @@ calls! {
     GpuShow: Get "/v1/gpus/{id}" ADMIN, 200, None, "" -> "Gpu", "A GPU";
     GpuChange: Patch "/v1/gpus/{id}" ADMIN, 200, None, "GpuChange" -> "Gpu",
         "Drains a GPU, or puts it back into service";
+    EndpointList: Get "/v1/endpoints" ADMIN, 200, Page, "" -> "[Endpoint]",
+        "Endpoints of compute hosts";
+    EndpointChange: Patch "/v1/endpoints/{host}" ADMIN, 200, None, "EndpointChange" -> "Endpoint",
+        "Drains the endpoint of a compute host, or puts it back into service";
+    EndpointDelete: Delete "/v1/endpoints/{host}" ADMIN, 204, None, "" -> "",
+        "Takes an endpoint out of service: what it led ends, if it was drained before";
     CgpuList: Get "/v1/cgpus" READER, 200, Project, "" -> "[Cgpu]", "cGPUs that somebody has";
     InstanceList: Get "/v1/instances" READER, 200, Project, "" -> "[Instance]",
         "Instances that are not gone";

@@ -17,8 +17,9 @@ use super::names::{BadKey, check_key, is_word};
 use super::problem::{Kind, Problem};
 use super::reach::{agent, was_sent, why};
 use super::resources::{
-    Attachment, AuditEntry, Cgpu, CreatedToken, Gpu, GpuChange, Instance, NewInstance, NewNode,
-    NewToken, Node, Operation, Page, Project, ProjectChange, Token, UsageRecord,
+    Attachment, AuditEntry, Cgpu, CreatedToken, Endpoint, EndpointChange, Gpu, GpuChange, Instance,
+    NewInstance, NewNode, NewToken, Node, Operation, Page, Project, ProjectChange, Token,
+    UsageRecord,
 };
 use super::{IDEMPOTENCY_HEADER, VERSION, VERSION_HEADER, VERSION_MIN};
 
@@ -500,6 +501,21 @@ impl Client {
     /// Drains a GPU, or puts it back into service.
     pub fn set_gpu(&self, id: u32, in_service: bool) -> Result<Gpu, ClientError> {
         self.put("PATCH", &format!("/v1/gpus/{id}"), None, &GpuChange { in_service })
+    }
+
+    /// Endpoints of compute hosts.
+    pub fn endpoints(&self) -> Result<Vec<Endpoint>, ClientError> {
+        self.all("/v1/endpoints")
+    }
+
+    /// Drains the endpoint of a compute host, or puts it back into service.
+    pub fn set_endpoint(&self, host: &str, in_service: bool) -> Result<Endpoint, ClientError> {
+        self.put("PATCH", &format!("/v1/endpoints/{host}"), None, &EndpointChange { in_service })
+    }
+
+    /// Takes an endpoint out of service.
+    pub fn delete_endpoint(&self, host: &str) -> Result<(), ClientError> {
+        self.look("DELETE", &format!("/v1/endpoints/{host}")).map(|_| ())
     }
 
     /// cGPUs that somebody has.

@@ -25,14 +25,14 @@ pub use names::{BadTokenFile, read_token};
 pub use openapi::document;
 pub use problem::{Kind, Problem};
 pub use resources::{
-    Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Event, EventKind, Gateway, Gpu,
-    GpuChange, Instance, InstanceState, Locality, Mode, NewInstance, NewNode, NewQuota, NewToken,
-    Node, Operation, OperationKind, OperationState, Page, Project, ProjectChange, Quota, Role,
-    Token, UsageRecord, Variable,
+    Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Endpoint, EndpointChange, Event,
+    EventKind, Gateway, Gpu, GpuChange, Instance, InstanceState, Locality, Mode, NewInstance,
+    NewNode, NewQuota, NewToken, Node, Operation, OperationKind, OperationState, Page, Project,
+    ProjectChange, Quota, Role, Token, UsageRecord, Variable,
 };
 
 /// The newest microversion, which [`VERSION_HEADER`] may ask for and every answer names.
-pub const VERSION: (u32, u32) = (1, 3);
+pub const VERSION: (u32, u32) = (1, 4);
 
 /// The oldest one that is understood.
 pub const VERSION_MIN: (u32, u32) = (1, 0);
@@ -51,6 +51,12 @@ pub const CGPUS_MAX: u32 = 4_096;
 
 /// Weights of shared cGPUs.
 pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=10_000;
+
+/// SLAs of cGPUs, in microseconds: what a node can be told.
+pub const SLA_US: std::ops::RangeInclusive<u64> = 100..=3_600_000_000;
+
+const _: () = assert!(*SLA_US.start() * 1_000 == *crate::node::SLA_NS.start());
+const _: () = assert!(*SLA_US.end() * 1_000 == *crate::node::SLA_NS.end());
 
 /// The most items of a page, and how many there are if nobody says.
 pub const PAGE_MAX: u32 = 1_000;

@@ -6,10 +6,10 @@ use utoipa::PartialSchema;
 use super::calls::{Call, Method, Query};
 use super::problem::{Kind, Problem};
 use super::resources::{
-    Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Event, EventKind, Gateway, Gpu,
-    GpuChange, Instance, InstanceState, Locality, Mode, NewInstance, NewNode, NewQuota, NewToken,
-    Node, Operation, OperationKind, OperationState, Project, ProjectChange, Quota, Role, Token,
-    UsageRecord, Variable,
+    Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Endpoint, EndpointChange, Event,
+    EventKind, Gateway, Gpu, GpuChange, Instance, InstanceState, Locality, Mode, NewInstance,
+    NewNode, NewQuota, NewToken, Node, Operation, OperationKind, OperationState, Project,
+    ProjectChange, Quota, Role, Token, UsageRecord, Variable,
 };
 use super::{IDEMPOTENCY_HEADER, PAGE_DEFAULT, PAGE_MAX, VERSION, VERSION_HEADER};
 
@@ -143,6 +143,8 @@ fn schemas() -> Map<String, Value> {
         Cgpu,
         CgpuState,
         CreatedToken,
+        Endpoint,
+        EndpointChange,
         Event,
         EventKind,
         Gateway,
@@ -176,6 +178,7 @@ fn schemas() -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{CGPUS_MAX, SLA_US, WEIGHTS};
     use super::*;
 
     /// Everything that is referred to is there.
@@ -192,6 +195,20 @@ mod tests {
         }
         let fields = &document["components"]["schemas"]["NewInstance"]["required"];
         assert_eq!(*fields, json!(["cgpus"]));
+    }
+
+    /// The document names bounds that are checked elsewhere.
+    #[test]
+    fn the_document_says_what_numbers_may_be() {
+        let document: Value = serde_json::from_str(&document()).unwrap();
+        let fields = &document["components"]["schemas"]["NewInstance"]["properties"];
+        let bounds = |name: &str| {
+            let field = &fields[name];
+            (field["minimum"].as_u64().unwrap(), field["maximum"].as_u64().unwrap())
+        };
+        assert_eq!(bounds("cgpus"), (1, CGPUS_MAX.into()));
+        assert_eq!(bounds("sla_us"), (*SLA_US.start(), *SLA_US.end()));
+        assert_eq!(bounds("weight"), ((*WEIGHTS.start()).into(), (*WEIGHTS.end()).into()));
     }
 
     fn collect(value: &Value, references: &mut Vec<String>) {

@@ -154,6 +154,12 @@ asked! {
         pub in_service: bool,
     }
 
+    /// What may change of an endpoint.
+    pub struct EndpointChange {
+        /// Whether it is to lead VMs that it does not lead yet; those that it leads stay.
+        pub in_service: bool,
+    }
+
     /// A VM to make.
     pub struct NewInstance {
         /// Its name; its id if absent.
@@ -163,6 +169,7 @@ asked! {
         #[serde(default)]
         pub project: Option<String>,
         /// How many cGPUs it has, 1–4,096.
+        #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 4096))]
         pub cgpus: u32,
         /// Memory of each cGPU. Must be there for shared ones; of exclusive ones the least that
         /// their GPUs must have.
@@ -177,10 +184,12 @@ asked! {
         /// Weight of its shared cGPUs against others on their GPUs, 1–10,000; 1 if absent. The
         /// project's quota bounds the sum.
         #[serde(default)]
+        #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10000))]
         pub weight: Option<u32>,
-        /// Makes its cGPUs user-facing: their work should be done within so many microseconds. The
-        /// project's quota says how many may be.
+        /// Makes its cGPUs user-facing: their work should be done within so many microseconds,
+        /// 100–3,600,000,000; without it they are not. The project's quota says how many may be.
         #[serde(default)]
+        #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 3600000000_i64))]
         pub sla_us: Option<u64>,
         /// A shell script that runs in the VM when it has booted, with the environment that its
         /// cGPUs need.
@@ -266,6 +275,23 @@ answered! {
         pub generation: u64,
     }
 
+    /// The endpoint of a compute host.
+    pub struct Endpoint {
+        /// The compute host.
+        pub host: String,
+        /// Its socket, as the control plane reaches it.
+        pub socket: String,
+        /// Whether it leads VMs that it does not lead yet.
+        pub in_service: bool,
+        /// Instances on its host that are not gone.
+        pub instances: u32,
+        /// Why it does not answer, if it does not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub unreachable: Option<String>,
+        /// Since when it is known.
+        pub created_ms: u64,
+    }
+
     /// A VM's cGPU. Where it really is, only administrators see.
     pub struct Cgpu {
         /// Its id: the instance's, and its number there.
@@ -336,6 +362,10 @@ answered! {
         /// The compute host, for administrators.
         #[serde(default)]
         pub host: Option<String>,
+        /// While it is removed and somebody does not answer who has a part in that: who, and what
+        /// that means for the project's quota. Only where one instance is shown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub ending: Option<String>,
     }
 
     /// What an instance must know to reach its cGPUs.

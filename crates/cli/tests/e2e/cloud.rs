@@ -25,7 +25,7 @@ pub(crate) struct Cloud {
     /// The network namespace of the control plane and its VMs, if it is not the test's.
     network: Option<String>,
     /// What the control plane is told at every start.
-    flags: Vec<String>,
+    pub(crate) flags: Vec<String>,
 }
 
 /// cGPUs of the VM's own host, with whose node it shares memory.

@@ -43,8 +43,16 @@ impl ComputeHost {
 
     /// Kills the host's endpoint and starts it again.
     fn restart_endpoint(&mut self) {
+        self.kill_endpoint();
+        self.start_endpoint();
+    }
+
+    fn kill_endpoint(&mut self) {
         self.endpoint.kill().unwrap();
         self.endpoint.wait().unwrap();
+    }
+
+    fn start_endpoint(&mut self) {
         let host = format!("/proc/{}/ns/net", self.lab.host.holder());
         self.endpoint = endpoint(&self.place(), &host);
     }
@@ -157,6 +165,85 @@ fn a_led_program_outlives_endpoint_and_control_plane_and_ends_with_its_vm() {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     eventually("the other one's end", || sessions(&host) == [0, 0] && host.led() == (0, 0));
+}
+
+/// An endpoint that is away keeps nobody computing: the node ends the session, and quota is free
+/// again. A launch waits for it longer than six attempts take.
+#[test]
+fn an_endpoint_that_is_away_ends_no_launch_and_keeps_no_program() {
+    if !has_network() {
+        return;
+    }
+    let mut host = ComputeHost::new();
+    let script = format!("exec {} 100000000", program("relay").display());
+    let id = host.cloud.launch_vm_of("team", &script, &ONE);
+    eventually("the program's session", || host.cloud.sessions(&id) == 1);
+    host.kill_endpoint();
+    assert_eq!(host.cloud.gsaas("team", &["-t", "-nowait", &format!("-id={id}")]).0, Some(0));
+    eventually("the session's end", || host.cloud.sessions(&id) == 0);
+    let show = format!("-id={id}");
+    eventually("the quota to be given back", || {
+        let (_, text) = host.cloud.gsaas("admin", &["-show", &show]);
+        text.contains("ending: ") && text.contains("quota is given back")
+    });
+    assert_eq!(host.led(), (1, 1), "nobody could withdraw the rules");
+    let file = host.folder.path().join("script");
+    std::fs::write(&file, script).unwrap();
+    let userdata = format!("-userdata={}", file.display());
+    let launch = [&["-l", "-nowait", &userdata][..], &ONE].concat();
+    let (code, text) = host.cloud.gsaas("team", &launch);
+    assert_eq!(code, Some(0), "{text}");
+    let next = text.lines().next().unwrap().to_owned();
+    let waits = |line: &str| line.contains(&next) && line.contains("attempts=7");
+    eventually("a seventh attempt", || host.cloud.log().lines().any(waits));
+    host.start_endpoint();
+    eventually("the program's session", || host.cloud.sessions(&next) == 1);
+    eventually("the first one's end", || host.led() == (1, 1));
+}
+
+/// A start that does not name the endpoint knows it all the same, until an administrator has taken
+/// it out of service with what it led.
+#[test]
+fn an_endpoint_that_no_start_names_is_taken_out_of_service() {
+    if !has_network() {
+        return;
+    }
+    let mut host = ComputeHost::new();
+    let id = host.cloud.launch_vm_of("team", "exec sleep 100000", &ONE);
+    host.cloud.flags.clear();
+    host.cloud.crash(None);
+    let gsaas = |arguments: &[&str]| host.cloud.gsaas("admin", arguments);
+    let (_, listed) = gsaas(&["-endpoints"]);
+    assert!(listed.contains("in service") && listed.contains("answers"), "{listed}");
+    let remove = ["-remove", "-endpoint=local"];
+    let (code, text) = gsaas(&remove);
+    assert!(
+        code == Some(1) && text.contains("in use") && text.contains("drain the endpoint"),
+        "{text}"
+    );
+    assert_eq!(
+        gsaas(&["-drain", "-endpoint=local"]),
+        (Some(0), "gsaas: 1 VMs are still on its host\n".to_owned())
+    );
+    let (code, text) = host.cloud.gsaas("team", &[&["-l"][..], &ONE].concat());
+    assert!(code == Some(1) && text.contains("rules failed"), "{text}");
+    assert_eq!((gsaas(&remove).0, gsaas(&["-endpoints"]).1.lines().count()), (Some(0), 1));
+    eventually("nothing to be led", || host.led() == (0, 0));
+    let (_, text) = gsaas(&["-show", &format!("-id={id}")]);
+    assert!(text.contains("the endpoint of host local was taken out of service"), "{text}");
+}
+
+/// What `serve` has led is not led any longer when the cloud of a folder is taken down.
+#[test]
+fn a_cloud_that_is_taken_down_leads_nobody() {
+    if !has_network() {
+        return;
+    }
+    let mut host = ComputeHost::new();
+    host.cloud.launch_vm_of("team", "exec sleep 100000", &ONE);
+    assert_eq!(host.led(), (1, 1));
+    host.cloud.end();
+    assert_eq!(host.led(), (0, 0), "{}", host.cloud.log());
 }
 
 /// The control plane is killed at every step that has to do with ports and rules: the next one goes

@@ -167,17 +167,17 @@ fn a_region_without_a_session_outlives_the_daemon() {
     let mut node = remote::node(&[]);
     let (grant, _) = remote::grant(&node, &["lent", "--uses", "8"]);
     let stand = Stand::start(&node, &["--sessions", "2"]);
-    let lent = Lent::start(&node, &grant);
+    let lent = Lent::start(&node, &[&grant]);
     let passes = |command: Command| text_of(&finish(command)).contains("PASSED");
     for again in [true, true, false] {
-        assert!(passes(stand.run("vector_add", &[])) && passes(lent.run()));
+        assert!(passes(stand.run("vector_add", &[])) && passes(lent.run("vector_add", "")));
         node.wait_until_empty();
         eventually("all workers to end", || node.workers().is_empty());
         if again {
             node.kill();
             node.launch();
             eventually("programs to run", || {
-                passes(stand.run("vector_add", &[])) && passes(lent.run())
+                passes(stand.run("vector_add", &[])) && passes(lent.run("vector_add", ""))
             });
         }
     }
@@ -265,7 +265,7 @@ fn lend(node: &Node, folder: &Path, grants: &[&str]) -> Conversation {
     lender
 }
 
-/// A machine of a cloud with one vGPU.
+/// A machine of a cloud, with the vGPUs of these grants.
 struct Lent {
     folder: TempDir,
     _lender: Conversation,
@@ -273,10 +273,10 @@ struct Lent {
 }
 
 impl Lent {
-    fn start(node: &Node, grant: &str) -> Self {
+    fn start(node: &Node, grants: &[&str]) -> Self {
         let folder = tempfile::Builder::new().prefix("weft-vm-").tempdir().unwrap();
         let vm = folder.path().join("vm");
-        let lender = lend(node, &vm, &[grant]);
+        let lender = lend(node, &vm, grants);
         while lender.line() != "ready" {}
         let agent = Conversation::start(agent(&folder, &vm.join("region.sock")));
         wait_for_agent(&folder.path().join("guest.sock"));
@@ -284,10 +284,11 @@ impl Lent {
         Self { folder, _lender: lender, _agent: agent }
     }
 
-    fn run(&self) -> Command {
-        let mut command = Command::new(program("vector_add"));
+    /// A program of the machine on this vGPU, or with no name on the only one.
+    fn run(&self, name: &str, vgpu: &str) -> Command {
+        let mut command = Command::new(program(name));
         command.env("WEFT_SOCKET", self.folder.path().join("guest.sock"));
-        command.env_remove("WEFT_VGPU").env_remove("WEFT_ATTACH");
+        command.env("WEFT_VGPU", vgpu).env_remove("WEFT_ATTACH");
         command.env("LD_LIBRARY_PATH", self.folder.path());
         command
     }
@@ -299,20 +300,8 @@ fn a_region_that_grants_open_is_for_their_vgpus_alone() {
     let node = remote::node(&[]);
     let (one, _) = remote::grant(&node, &["one", "--uses", "8", "--weight", "3"]);
     let (two, _) = remote::grant(&node, &["two", "--uses", "8"]);
-    let folder = tempfile::Builder::new().prefix("weft-vm-").tempdir().unwrap();
-    let vm = folder.path().join("vm");
-    let lender = lend(&node, &vm, &[&one, &two]);
-    while lender.line() != "ready" {}
-    let agent = Conversation::start(agent(&folder, &vm.join("region.sock")));
-    let socket = folder.path().join("guest.sock");
-    wait_for_agent(&socket);
-    symlink(driver(), folder.path().join("libcuda.so.1")).unwrap();
-    let run = |vgpu: &str| {
-        let mut command = Command::new(program("vector_add"));
-        command.env("WEFT_SOCKET", &socket).env("WEFT_VGPU", vgpu).env_remove("WEFT_ATTACH");
-        command.env("LD_LIBRARY_PATH", folder.path());
-        text_of(&finish(command))
-    };
+    let machine = Lent::start(&node, &[&one, &two]);
+    let run = |vgpu: &str| text_of(&finish(machine.run("vector_add", vgpu)));
     for vgpu in ["", "one", "two"] {
         let text = run(vgpu);
         assert!(text.contains("PASSED"), "{vgpu}: {text}");
@@ -326,18 +315,37 @@ fn a_region_that_grants_open_is_for_their_vgpus_alone() {
     let text = run("two");
     assert!(text.contains("was removed since the grant"), "{text}");
     assert!(run("one").contains("PASSED"), "the other one is there");
-    drop((agent, lender));
+    drop(machine);
     eventually("the machine to be gone", || node.log().contains("a virtual machine is gone"));
     // What is no grant, or not this node's, opens nothing.
     let mut forged = one.clone().into_bytes();
     let last = forged.last_mut().unwrap();
     *last = if *last == b'0' { b'1' } else { b'0' };
     let forged = String::from_utf8(forged).unwrap();
+    let scratch = tempfile::tempdir().unwrap();
     for refused in ["", "secret", forged.as_str()] {
-        let mut lender = lend(&node, &vm, &[refused]);
+        let mut lender = lend(&node, &scratch.path().join("vm"), &[refused]);
         assert!(!lender.wait().success(), "{refused}");
     }
     assert!(node.log().contains("not genuine"), "{}", node.log());
+}
+
+/// What a granted vGPU leaves for others it leaves under the next daemon, too.
+#[test]
+fn a_restarted_node_knows_which_of_its_sessions_were_granted() {
+    let mut node = remote::node(&[]);
+    let (one, _) = remote::grant(&node, &["one"]);
+    let machine = Lent::start(&node, &[&one]);
+    let (mut relay, own) = (machine.run("relay", "one"), program("relay"));
+    relay.arg("100000");
+    let programs = [relay, node.run(&[], &own, &["100000"])].map(Conversation::start);
+    assert!(programs.iter().all(|program| program.line_if_any().is_some()));
+    node.kill();
+    node.launch();
+    assert_eq!(node.admin().node().unwrap().adopted_sessions, 2);
+    let log = node.log();
+    let granted = |line: &&str| line.contains("granted=true");
+    assert_eq!(log.lines().filter(granted).count(), 1, "{log}");
 }
 
 /// Somebody in the guest writes random words all over the region.

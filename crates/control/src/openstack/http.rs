@@ -68,7 +68,7 @@ impl From<ApiError> for Failure {
             ApiError::Unreachable { .. } | ApiError::Strange(_) => false,
             ApiError::Refused { status, .. } => matches!(status, 400 | 403 | 404 | 413 | 422),
         };
-        Self { is_permanent, words: error.to_string() }
+        Self { is_permanent, is_away: false, words: error.to_string() }
     }
 }
 

@@ -54,6 +54,8 @@ pub fn is_shared(masked: &str) -> bool {
 pub struct Failure {
     /// Trying again does not help.
     pub is_permanent: bool,
+    /// Nobody answers who should be there, and may be starting again.
+    pub is_away: bool,
     /// What happened.
     pub words: String,
 }
@@ -61,12 +63,17 @@ pub struct Failure {
 impl Failure {
     /// It may go better next time.
     pub fn passing(words: impl Into<String>) -> Self {
-        Self { is_permanent: false, words: words.into() }
+        Self { is_permanent: false, is_away: false, words: words.into() }
     }
 
     /// It never will.
     pub fn permanent(words: impl Into<String>) -> Self {
-        Self { is_permanent: true, words: words.into() }
+        Self { is_permanent: true, is_away: false, words: words.into() }
+    }
+
+    /// It will when somebody is there again who does not answer now.
+    pub fn away(words: impl Into<String>) -> Self {
+        Self { is_permanent: false, is_away: true, words: words.into() }
     }
 }
 

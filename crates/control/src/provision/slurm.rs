@@ -182,6 +182,10 @@ impl Endpoint for Slurm {
         Ok(())
     }
 
+    fn cuts(&self) -> bool {
+        false
+    }
+
     fn instances(&self) -> Result<Vec<String>, Failure> {
         Ok(Vec::new())
     }

@@ -1,9 +1,8 @@
 //! Instances, their cGPUs and operations.
 
-use weft_api::node::SLA_NS;
 use weft_api::v1::{
-    Cgpu, CgpuState, Instance, InstanceState, Kind, Locality, Mode, NewInstance, Operation,
-    Problem, USER_DATA_BYTES_MAX, WEIGHTS, check_key,
+    Cgpu, CgpuState, EventKind, Instance, InstanceState, Kind, Locality, Mode, NewInstance,
+    Operation, Problem, SLA_US, USER_DATA_BYTES_MAX, WEIGHTS, check_key,
 };
 use weft_sched::placement::{AMOUNT_MAX, CGPUS_MAX};
 
@@ -33,7 +32,28 @@ impl Service {
     }
 
     pub(super) fn instance_show(&self, actor: &Actor, ask: &Ask) -> Answer {
-        json(&shown(actor, self.find(actor, ask)?))
+        let row = self.find(actor, ask)?;
+        let ending = self.ending(actor, &row)?;
+        json(&Instance { ending, ..shown(actor, row) })
+    }
+
+    /// What a removal waits for, if somebody did not answer at a step that is not done since.
+    fn ending(&self, actor: &Actor, row: &InstanceRow) -> Result<Option<String>, Problem> {
+        if row.state() != InstanceState::Terminating {
+            return Ok(None);
+        }
+        let found = self.store().operation(&row.operation).map_err(broken)?;
+        let mut events = found.map(|(_, events)| events).unwrap_or_default();
+        let last = events.iter().rposition(|event| event.kind == EventKind::Retry);
+        let is_done = |at: usize| {
+            let mut later = events[at..].iter();
+            later.any(|one| one.kind == EventKind::Done && one.step == events[at].step)
+        };
+        let waits = last.filter(|at| !is_done(*at)).map(|at| events.swap_remove(at));
+        Ok(waits.and_then(|event| event.detail).map(|words| match actor.administrates() {
+            true => words,
+            false => "somebody does not answer; an administrator sees who".to_owned(),
+        }))
     }
 
     pub(super) fn instance_create(&self, actor: &Actor, ask: &Ask) -> Answer {
@@ -200,7 +220,6 @@ fn spec(asked: &NewInstance) -> Result<Spec, Problem> {
     let mode = asked.mode.unwrap_or(Mode::Exclusive);
     let memory_mib = asked.memory_mib.unwrap_or(0);
     let weight = asked.weight.unwrap_or(1);
-    let sla_us = asked.sla_us.unwrap_or(0);
     if !(1..=CGPUS_MAX).contains(&asked.cgpus) {
         return invalid(format!("{} cGPUs: an instance has 1 to {CGPUS_MAX}", asked.cgpus));
     }
@@ -223,11 +242,11 @@ fn spec(asked: &NewInstance) -> Result<Spec, Problem> {
         return Err(Problem::new(Kind::Invalid, words)
             .hint("leave `weight` out, or say \"mode\": \"shared\" (-mode=shared)"));
     }
-    if sla_us != 0 && !SLA_NS.contains(&sla_us.saturating_mul(1_000)) {
-        let (least, most) = (SLA_NS.start() / 1_000, SLA_NS.end() / 1_000);
-        return invalid(format!(
-            "an SLA of {sla_us} us: {least} to {most} us can be met, 0 is none"
-        ));
+    if let Some(sla_us) = asked.sla_us.filter(|sla_us| !SLA_US.contains(sla_us)) {
+        let (least, most) = (SLA_US.start(), SLA_US.end());
+        let words = format!("an SLA of {sla_us} us: {least} to {most} us can be met");
+        return Err(Problem::new(Kind::Invalid, words)
+            .hint("leave `sla_us` (-sla) out for cGPUs that are not user-facing"));
     }
     let user_data = asked.user_data.clone().unwrap_or_default();
     if user_data.len() > USER_DATA_BYTES_MAX {
@@ -239,7 +258,7 @@ fn spec(asked: &NewInstance) -> Result<Spec, Problem> {
         return invalid("user-data is a script: it has a NUL byte".to_owned());
     }
     let locality = asked.locality.unwrap_or(Locality::Remote);
-    let cgpus = asked.cgpus;
+    let (cgpus, sla_us) = (asked.cgpus, asked.sla_us.unwrap_or(0));
     Ok(Spec { cgpus, memory_mib, mode, locality, weight, sla_us, user_data, host: None })
 }
 
@@ -285,6 +304,7 @@ pub(super) fn shown(actor: &Actor, row: InstanceRow) -> Instance {
         operation: row.operation,
         created_ms: row.created_ms,
         ready_ms: row.ready_ms,
+        ending: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What each call does: no HTTP here, and no more threads than the caller's.
 
+mod endpoints;
 mod instances;
 mod metrics;
 mod nodes;
@@ -163,6 +164,9 @@ impl Service {
             Call::GpuList => self.gpu_list(ask),
             Call::GpuShow => self.gpu_show(ask),
             Call::GpuChange => self.gpu_change(actor, ask),
+            Call::EndpointList => self.endpoint_list(ask),
+            Call::EndpointChange => self.endpoint_change(actor, ask),
+            Call::EndpointDelete => self.endpoint_delete(actor, ask),
             Call::CgpuList => self.cgpu_list(actor, ask),
             Call::InstanceList => self.instance_list(actor, ask),
             Call::InstanceCreate => self.instance_create(actor, ask),

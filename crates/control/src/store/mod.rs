@@ -12,8 +12,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use weft_api::v1::{AuditEntry, Event, Project, Quota};
 
 pub use rows::{
-    Audit, CgpuRow, Effects, Found, GpuFound, GpuRow, InstanceRow, Key, Marks, NodeRow,
-    OperationRow, Port, Reservation, Spec, Taken, TokenRow, VGPU_PREFIX, Wanted,
+    Audit, CgpuRow, Effects, EndpointRow, Found, GpuFound, GpuRow, InstanceRow, Key, Marks,
+    NodeRow, OperationRow, Port, Reservation, Spec, Taken, TokenRow, VGPU_PREFIX, Wanted,
 };
 
 use crate::plan::Step;
@@ -191,6 +191,25 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn set_gateway(&self, node: &str, gateway: &str) -> Result<(), StoreError>;
     /// Forgets a node without cGPUs.
     fn remove_node(&self, name: &str, audit: &Audit) -> Result<(), StoreError>;
+    /// Endpoints by host.
+    fn endpoints(&self, part: &Part) -> Result<Vec<(String, EndpointRow)>, StoreError>;
+    /// The endpoint of a host.
+    fn endpoint(&self, host: &str) -> Result<Option<EndpointRow>, StoreError>;
+    /// Uses endpoints, by host and socket; those that are known are where they are said to be now,
+    /// and in service or not as before.
+    fn put_endpoints(&self, endpoints: &[(String, String)]) -> Result<(), StoreError>;
+    /// Drains an endpoint, or puts it back into service.
+    fn set_endpoint(
+        &self,
+        host: &str,
+        in_service: bool,
+        audit: &Audit,
+    ) -> Result<EndpointRow, StoreError>;
+    /// Forgets an endpoint. One in service is in use while instances are on its host; if it was
+    /// drained those are to be removed from here on, and named.
+    fn remove_endpoint(&self, host: &str, audit: &Audit) -> Result<Vec<String>, StoreError>;
+    /// Live instances that are on a host, with that.
+    fn placed(&self) -> Result<Vec<(String, String)>, StoreError>;
     /// A GPU.
     fn gpu(&self, id: u32) -> Result<Option<GpuRow>, StoreError>;
     /// GPUs by number.

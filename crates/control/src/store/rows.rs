@@ -39,6 +39,19 @@ pub struct NodeRow {
     pub identity: String,
 }
 
+/// The endpoint of a compute host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointRow {
+    /// The compute host.
+    pub host: String,
+    /// Its socket.
+    pub socket: String,
+    /// Whether it leads VMs that it does not lead yet.
+    pub in_service: bool,
+    /// Since when.
+    pub created_ms: u64,
+}
+
 /// A GPU that a node has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuFound {

@@ -1,12 +1,13 @@
 //! How long VMs take, asked from outside.
 
+use std::process::Command;
 use std::time::Duration;
 
 use weft_api::v1::{Client, NewToken, Role};
 use weft_control::deployment::{Plan, drawing, run};
 
 use crate::http::serve;
-use crate::support::Cloud;
+use crate::support::{Cloud, quota};
 
 #[test]
 fn the_parts_of_a_boot_are_within_what_a_clock_outside_sees() {
@@ -39,4 +40,25 @@ fn the_parts_of_a_boot_are_within_what_a_clock_outside_sees() {
     let plan = Plan { cgpus: vec![4_000], ..plan };
     let refused = run(&client, &plan, "simulated".to_owned()).unwrap_err().to_string();
     assert!(refused.contains("cGPUs"), "{refused}");
+}
+
+#[test]
+fn one_that_is_over_its_quota_says_which_and_what_to_do() {
+    let cloud = Cloud::new(&[4]);
+    let (admin, address) = serve(&cloud);
+    cloud.store.put_project("team", quota(2, 8192, 0).into(), None).unwrap();
+    let asked = NewToken { name: "team".into(), project: Some("team".into()), role: Role::Member };
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, admin.create_token(&asked).unwrap().secret).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft-control"));
+    command.args(["deployment", "--what", "fake", "--cgpus", "1,3", "--vms", "1"]);
+    command.arg("--url").arg(format!("http://{address}")).arg("--token-file").arg(&token);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    for words in ["project team would have 3 cGPUs, and its quota is 2", "hint: ask for less"] {
+        assert!(said.contains(words), "{said}");
+    }
+    assert!(admin.cgpus().unwrap().is_empty(), "nothing is left behind");
 }

@@ -109,6 +109,12 @@ fn the_client_does_all_that_the_interface_can() {
     assert!(admin.gpus().unwrap().iter().all(|gpu| gpu.held_mib == 0));
     assert!(!admin.set_gpu(1, false).unwrap().in_service);
     assert_eq!(admin.nodes().unwrap().len(), 1);
+    cloud.store.put_endpoints(&[("c1".to_owned(), "/nowhere".to_owned())]).unwrap();
+    let [endpoint] = &*admin.endpoints().unwrap() else { panic!("one endpoint") };
+    assert!(endpoint.in_service && endpoint.unreachable.is_some(), "{endpoint:?}");
+    assert!(!admin.set_endpoint("c1", false).unwrap().in_service);
+    admin.delete_endpoint("c1").unwrap();
+    assert!(admin.endpoints().unwrap().is_empty());
     assert_eq!(admin.tokens().unwrap().len(), 2);
     assert_eq!(admin.usage().unwrap().len(), 2);
     assert!(admin.audit().unwrap().len() >= 5);
@@ -141,7 +147,7 @@ fn whatever_is_wrong_is_a_problem_in_json() {
         ("GET /v1/instances?after=x", "", 404, "go on"),
         ("GET /v1/instances/none", "", 404, "no instance `none`"),
         ("GET /v1/gpus/first", "", 404, "numbers"),
-        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.3"),
+        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.4"),
         ("GET /v1/nodes", "Weft-Api-Version: new\r\n", 406, "urn:weft:version"),
         ("POST /v1/instances", "Content-Length: 3\r\n", 400, "not understood"),
         ("POST /v1/instances", "Content-Length: 200000\r\n", 413, "urn:weft:too-large"),
@@ -157,7 +163,7 @@ fn whatever_is_wrong_is_a_problem_in_json() {
     let (status, text) = raw(address, "GET /v1/nodes HTTP/1.0\r\n\r\n");
     assert!(status == 401 && text.contains("Bearer"), "{text}");
     let (status, text) = raw(address, &format!("GET /v1/nodes HTTP/1.1\r\n{end}\r\n"));
-    assert!(status == 200 && text.contains("weft-api-version: 1.3"), "{text}");
+    assert!(status == 200 && text.contains("weft-api-version: 1.4"), "{text}");
     let (status, text) = raw(address, "GET /openapi.json HTTP/1.0\r\n\r\n");
     assert!(status == 200 && text.contains("\"openapi\": \"3.1.0\""), "{text}");
 }

@@ -229,6 +229,7 @@ fn what_cannot_be_removed_does_not_hold_the_projects_quota() {
         (people.state(&lost), people.held()),
         (json!("terminating"), vec![(8192, 1), (0, 0)])
     );
+    assert!(cloud.fake.vm(&lost).is_none(), "its VM is ended all the same");
     let told =
         people.call(Call::OperationShow, &people.admin, &format!("op-{lost}-end"), &Value::Null);
     assert!(told.unwrap().to_string().contains("quota is given back"));
@@ -241,6 +242,95 @@ fn what_cannot_be_removed_does_not_hold_the_projects_quota() {
     people.wait(&lost, "terminated");
     assert_eq!(people.held(), [(0, 0), (8192, 1)]);
     assert_eq!(used(), one, "nothing is given back twice");
+}
+
+/// A VM's sessions end at the node though the endpoint of its host is away, and only who says that
+/// they did gives the project its quota back.
+#[test]
+fn quota_comes_back_when_somebody_says_that_the_sessions_have_ended() {
+    let people = People::new(&[1]);
+    let cloud = &people.cloud;
+    let used = || cloud.store.project("a").unwrap().unwrap().1;
+    let show = |who: &str, id: &str| {
+        people.call(Call::InstanceShow, who, id, &Value::Null).unwrap()["ending"].clone()
+    };
+    cloud.store.put_endpoints(&[("fake".to_owned(), "/nowhere".to_owned())]).unwrap();
+    let id = people.create(&people.member, &shared(1, 1024)).unwrap();
+    people.wait(&id, "ready");
+    assert_eq!(show(&people.admin, &id), Value::Null);
+    cloud.fake.fail("withdraw", u32::MAX, Failure::away("host h: no endpoint answers"));
+    cloud.fake.fail("revoke", u32::MAX, Failure::passing("no route"));
+    people.call(Call::InstanceDelete, &people.member, &id, &Value::Null).unwrap();
+    let kept = "host h: no endpoint answers; node node0: no route; the project's quota stays taken";
+    eventually("the quota to be said to stay", || {
+        show(&people.admin, &id).as_str().is_some_and(|words| words.contains(kept))
+    });
+    assert_eq!(show(&people.member, &id), "somebody does not answer; an administrator sees who");
+    assert_eq!(used().cgpus, 1, "it may compute on");
+    // The node answers again, and the endpoint does not.
+    cloud.fake.fail("revoke", 0, Failure::passing(""));
+    cloud.engine.kick(&id);
+    eventually("the project to have its quota back", || used() == Quota::default());
+    assert_eq!(people.state(&id), "terminating");
+    assert!(cloud.fake.vm(&id).is_some(), "its port is no other VM's before the rules are gone");
+    assert!(show(&people.admin, &id).as_str().unwrap().contains("quota is given back"));
+    cloud.fake.fail("withdraw", 0, Failure::passing(""));
+    cloud.engine.kick(&id);
+    people.wait(&id, "terminated");
+    assert!(cloud.fake.remains().is_empty());
+    assert_eq!(used(), Quota::default(), "nothing is given back twice");
+}
+
+#[test]
+fn an_endpoint_is_taken_out_of_service_by_an_administrator_and_not_while_it_is_used() {
+    let people = People::new(&[2]);
+    let (store, fake) = (&people.cloud.store, &people.cloud.fake);
+    store.put_endpoints(&[("fake".to_owned(), "/nowhere".to_owned())]).unwrap();
+    let call = |call, who: &str, body: &Value| people.call(call, who, "fake", body);
+    let id = people.create(&people.member, &shared(1, 1024)).unwrap();
+    people.wait(&id, "ready");
+    let listed = people.call(Call::EndpointList, &people.admin, "", &Value::Null).unwrap();
+    let listed = listed["items"][0].clone();
+    let seen = (&listed["host"], &listed["instances"], &listed["in_service"]);
+    assert_eq!(seen, (&json!("fake"), &json!(1), &json!(true)));
+    assert!(listed["unreachable"].as_str().unwrap().contains("no endpoint answers at /nowhere"));
+    for what in [Call::EndpointList, Call::EndpointChange, Call::EndpointDelete] {
+        let refused = call(what, &people.member, &json!({"in_service": false})).unwrap_err();
+        assert_eq!(refused.kind, Kind::Forbidden);
+    }
+    let refused = call(Call::EndpointDelete, &people.admin, &Value::Null).unwrap_err();
+    assert_eq!(refused.kind, Kind::Conflict);
+    let words = "the endpoint of host fake (VMs there: 1) is in use";
+    assert_eq!((refused.detail.as_str(), refused.hint.is_some()), (words, true));
+
+    // One that is drained leads what it led, and nothing new.
+    let drained = call(Call::EndpointChange, &people.admin, &json!({"in_service": false}));
+    assert_eq!(drained.unwrap()["in_service"], false);
+    let next = people.create(&people.member, &shared(1, 1024)).unwrap();
+    people.wait(&next, "failed");
+    let failure = people.call(Call::InstanceShow, &people.admin, &next, &Value::Null).unwrap();
+    assert!(failure["failure"].as_str().unwrap().contains("is drained"), "{failure}");
+    assert_eq!((people.state(&id), fake.rules(&id).len()), (json!("ready"), 1));
+    // A start names it again, and it stays as it was.
+    store.put_endpoints(&[("fake".to_owned(), "/elsewhere".to_owned())]).unwrap();
+    assert!(!store.endpoint("fake").unwrap().unwrap().in_service);
+
+    // It does not answer, and what it led ends all the same.
+    fake.fail("withdraw", u32::MAX, Failure::away("host fake: no endpoint answers"));
+    call(Call::EndpointDelete, &people.admin, &Value::Null).unwrap_or(Value::Null);
+    people.wait(&id, "failed");
+    let failure = people.call(Call::InstanceShow, &people.admin, &id, &Value::Null).unwrap();
+    assert_eq!(failure["failure"], "the endpoint of host fake was taken out of service");
+    assert_eq!(people.held(), [(0, 0); 2]);
+    let gone = call(Call::EndpointDelete, &people.admin, &Value::Null).unwrap_err();
+    assert_eq!(gone.kind, Kind::NotFound);
+    let audit = people.call(Call::AuditList, &people.admin, "", &Value::Null).unwrap();
+    let audit = audit["items"].as_array().unwrap().clone();
+    let of = |status: u64| {
+        let is_it = |one: &&Value| one["action"] == "EndpointDelete" && one["status"] == status;
+        audit.iter().filter(is_it).count()
+    };
+    assert_eq!([of(204), of(403), of(409), of(404)], [1, 1, 1, 1]);
 }
 
 /// Quota and GPUs are taken together: whoever asks at the same time does not get more.
@@ -280,6 +370,7 @@ fn what_asks_for_nonsense_is_told_so() {
         (json!({"cgpus": 1, "user_data": "echo a\0b"}), "a NUL byte"),
         (json!({"cgpus": 1, "sla_us": u64::MAX}), "can be met"),
         (json!({"cgpus": 1, "sla_us": 1}), "100 to 3600000000 us"),
+        (json!({"cgpus": 1, "sla_us": 0}), "an SLA of 0 us: 100 to 3600000000 us can be met"),
         (json!({"cgpus": 1, "project": "b"}), "project a's"),
         (json!({"cgpus": -1}), "not understood"),
         (json!({"cgpus": 1, "wait": true}), "wait"),
@@ -380,6 +471,29 @@ fn what_fails_for_a_while_is_tried_again_and_what_fails_for_good_is_undone() {
         let list = people.call(Call::InstanceList, &people.member, "", &Value::Null).unwrap();
         assert_eq!(list["items"], json!([]), "{what}");
     }
+}
+
+/// An endpoint that is started again takes longer than six attempts do.
+#[test]
+fn an_endpoint_that_is_away_is_waited_for_while_the_vm_boots() {
+    let people = People::new(&[1]);
+    for what in ["put", "holds"] {
+        people.cloud.fake.fail(what, 7, Failure::away("host fake: no endpoint answers"));
+        let id = people.create(&people.member, &shared(1, 1024)).unwrap();
+        people.wait(&id, "ready");
+        assert_eq!(people.cloud.fake.rules(&id).len(), 1, "{what}");
+        people.delete(&id);
+    }
+    // Nobody waits for what was terminated meanwhile.
+    people.cloud.fake.fail("put", u32::MAX, Failure::away("host fake: no endpoint answers"));
+    let id = people.create(&people.member, &shared(1, 1024)).unwrap();
+    let operation = format!("op-{id}");
+    eventually("a retry", || {
+        let seen = people.call(Call::OperationShow, &people.admin, &operation, &Value::Null);
+        seen.unwrap().to_string().contains("no endpoint answers")
+    });
+    people.delete(&id);
+    assert!(people.cloud.fake.remains().is_empty());
 }
 
 #[test]

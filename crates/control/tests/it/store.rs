@@ -99,6 +99,7 @@ on_every_store! {
     a_quota_of_an_earlier_version_is_one,
     what_an_earlier_version_counted_is_counted_anew,
     tokens_come_and_go,
+    endpoints_stay_until_they_are_taken_out_of_service,
     lists_come_in_parts,
     what_cannot_be_shown_is_kept_all_the_same,
 }
@@ -338,6 +339,37 @@ fn an_instance_lives_and_ends(place: &Place) {
     assert_eq!(counts, expected);
 }
 
+fn endpoints_stay_until_they_are_taken_out_of_service(place: &Place) {
+    let store = opened(place);
+    let named = |socket: &str| vec![("h".to_owned(), socket.to_owned())];
+    store.put_endpoints(&named("/a")).unwrap();
+    store.reserve(reservation("i", 1, 600, Mode::Shared, 0)).wait().unwrap();
+    let found = Some(Found { host: Some("h".into()), port: None });
+    let effects = Effects { found, ..Effects::default() };
+    store.mark("i", Step::Port, &effects, &event(Step::Port)).unwrap();
+    assert_eq!(store.placed().unwrap(), [("i".to_owned(), "h".to_owned())]);
+    let used = store.remove_endpoint("h", &audit()).unwrap_err();
+    assert!(matches!(used, StoreError::InUse(_)), "{used}");
+    assert!(!store.set_endpoint("h", false, &audit()).unwrap().in_service);
+    drop(store);
+    // A start that does not name it knows it, one that does leaves it drained.
+    let store = place.open().unwrap();
+    store.put_endpoints(&[]).unwrap();
+    assert_eq!(store.endpoints(&part()).unwrap().len(), 1);
+    store.put_endpoints(&named("/b")).unwrap();
+    let known = store.endpoint("h").unwrap().unwrap();
+    assert_eq!((known.socket.as_str(), known.in_service), ("/b", false));
+    assert_eq!(store.remove_endpoint("h", &audit()).unwrap(), ["i"]);
+    assert_eq!(store.instance("i").unwrap().unwrap().wanted, Wanted::Absent);
+    assert_eq!((store.endpoint("h").unwrap(), store.placed().unwrap().len()), (None, 1));
+    for gone in [
+        store.remove_endpoint("h", &audit()).map(drop),
+        store.set_endpoint("h", true, &audit()).map(drop),
+    ] {
+        assert!(matches!(gone, Err(StoreError::Missing(_))), "{gone:?}");
+    }
+}
+
 fn an_instance_that_fails_stays_to_be_seen(place: &Place) {
     let store = opened(place);
     store.reserve(reservation("i", 1, 1000, Mode::Exclusive, 0)).wait().unwrap();
@@ -406,9 +438,10 @@ fn a_project_of_before_keeps_the_weight_and_the_class_that_it_has(place: &Place)
                   ALTER TABLE projects DROP COLUMN quota_user_facing;
                   ALTER TABLE projects DROP COLUMN used_weight;
                   ALTER TABLE projects DROP COLUMN used_user_facing;
-                  ALTER TABLE instances DROP COLUMN uncharged;";
+                  ALTER TABLE instances DROP COLUMN uncharged;
+                  DROP TABLE endpoints;";
     place.directly(before).unwrap();
-    place.set_version(-1);
+    place.set_version(-2);
     let store = place.open().unwrap();
     let (may, has) = store.project("p").unwrap().unwrap();
     assert_eq!((may.weight, may.user_facing), (10_000, 1));

@@ -11,6 +11,7 @@ pub mod agent;
 pub mod bench;
 pub mod flows;
 pub mod lab;
+pub mod lock;
 pub mod network;
 pub mod ruleset;
 pub mod serve;

@@ -336,8 +336,7 @@ impl Daemon {
             let error = format!("{error:#}");
             tracing::error!(vgpu = start.vgpu, error, "the memory of a vGPU was not taken over");
         }
-        // Whether it was granted is not known any more.
-        tables.host.begin(start.key, payer, None);
+        tables.host.begin(start.key, payer, start.granted.then_some(start.vgpu_key));
         let entry = Entry {
             device: survivor.device(),
             vgpu: start.vgpu_key,
@@ -364,7 +363,8 @@ impl Daemon {
         let start = adoption.start;
         let placed = start.part.zip(files.region);
         let place = placed.and_then(|(part, files)| self.adopt_place(&start, part, files));
-        tracing::info!(session = start.session, vgpu = start.vgpu, "worker adopted");
+        let Start { session, vgpu, granted, .. } = &start;
+        tracing::info!(session, vgpu, granted, "worker adopted");
         // As of a worker of this daemon's own: see `spawn`.
         let _refuses = peer::refuse_descriptors(&link);
         let session = Session {

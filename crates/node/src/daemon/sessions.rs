@@ -319,13 +319,14 @@ impl Daemon {
         (pinned_bytes, managed_bytes): (u64, u64),
     ) -> Start {
         let (config, vgpu) = (&self.config, &reservation.vgpu);
-        let Attachment { hello, tenant, client: _ } = attachment;
+        let Attachment { hello, tenant, client } = attachment;
         let device = self.devices.get(reservation.device);
         Start {
             session: reservation.id,
             key: reservation.key,
             vgpu: vgpu.name.clone(),
             vgpu_key: vgpu.key,
+            granted: client.is_granted(),
             uid: tenant.uid,
             daemon_uid: rustix::process::getuid().as_raw(),
             user: config.worker.user_of(reservation.key),

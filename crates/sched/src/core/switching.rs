@@ -5,9 +5,11 @@
 //! take, what operations meet of it later in the turn included: [`Config::slack_switches`] times
 //! their mean, and never more than [`Config::slack_ns`], which is what the lag bound has.
 
+use super::{Context, Core};
 use crate::codec::codec;
 use crate::config::Config;
-use crate::key::VgpuKey;
+use crate::key::{SessionKey, VgpuKey};
+use crate::turn::Turn;
 
 /// Of a switch, this part enters the mean.
 const PART: u64 = 4;
@@ -40,6 +42,38 @@ impl Switching {
         let slack_ns = wanted_ns.checked_next_power_of_two().unwrap_or(u64::MAX);
         let slack_ns = if wanted_ns < LEAST_NS { 0 } else { slack_ns.min(config.slack_ns) };
         (core::mem::replace(&mut self.slack_ns, slack_ns) != slack_ns).then_some(slack_ns)
+    }
+}
+
+impl Core {
+    /// The device is written for so long in a session's turn: the turn begins when that is over.
+    /// Once in a turn, and at most what a holder may be overdue: what a session makes the device
+    /// lack within its turn is the turn's own time.
+    pub(crate) fn switched(&mut self, cx: &mut Context<'_>, key: SessionKey, switch_ns: u64) {
+        if !self.holders.contains(&key) {
+            return;
+        }
+        let switch_ns = switch_ns.min(cx.config.overdue_ns);
+        let turn = cx.tables.turn(key);
+        if turn.in_queue && turn.revoked_at_ns.is_none() && turn.switch_ns == 0 {
+            turn.start_ns = turn.start_ns.saturating_add(switch_ns);
+            turn.switch_ns = switch_ns;
+        }
+    }
+
+    /// An operation of a session's turn waited so long for memory that it met.
+    pub(crate) fn paged(&mut self, cx: &mut Context<'_>, key: SessionKey, paged_ns: u64) {
+        if self.holders.contains(&key) {
+            let turn = cx.tables.turn(key);
+            turn.paged_ns = turn.paged_ns.saturating_add(paged_ns);
+        }
+    }
+
+    /// A turn of the vGPU is over.
+    pub(super) fn note_switch(&mut self, config: &Config, vgpu: VgpuKey, turn: &Turn) {
+        if let Some(slack_ns) = self.switching.note(config, vgpu, turn.exchange_ns()) {
+            self.policy.set_slack(slack_ns);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use super::alike::Looks;
 use super::host::View;
 use super::mix::Mix;
 use super::policy::PolicyId;
@@ -24,6 +25,8 @@ pub struct Host {
     /// Counts changes of what VMs take of it.
     pub generation: u64,
     pub(super) view: View,
+    /// Number of what its GPUs look like, if they have one size.
+    pub(super) look: Option<u32>,
 }
 
 /// A GPU of the cluster.
@@ -54,6 +57,7 @@ pub struct Cluster {
     pub(super) gpus: Vec<Gpu>,
     pub(super) grants: BTreeMap<GrantKey, Placement>,
     rankings: Rankings,
+    pub(super) looks: Looks,
 }
 
 /// Hosts as they were before somebody tried something.
@@ -171,7 +175,8 @@ impl Cluster {
         let mut view = View::new(kind, cpu_milli, host_memory);
         view.gpus = gpus.len();
         let first_gpu = GpuKey(first_gpu);
-        self.hosts.push(Host { cpu_milli, host_memory, first_gpu, generation: 0, view });
+        let host_of = Host { cpu_milli, host_memory, first_gpu, generation: 0, view, look: None };
+        self.hosts.push(host_of);
         self.refresh(host.0 as usize);
         Ok(host)
     }
@@ -329,10 +334,18 @@ impl Cluster {
 
     /// The host that the policy likes best for the request.
     fn best(&mut self, request: &Request) -> Option<u32> {
-        let Self { policy, mix, hosts, rankings, .. } = self;
-        rankings.best(request, hosts.len(), |host| {
-            policy.rank(&hosts[host as usize].view, request, mix)
-        })
+        let Self { policy, mix, hosts, rankings, looks, .. } = self;
+        let rank = |host: u32| policy.rank(&hosts[host as usize].view, request, mix);
+        rankings.best(request, hosts.len(), rank, || looks.ranks(hosts, *policy, request, mix))
+    }
+
+    /// A host is seen so from here on.
+    fn see(&mut self, host: usize, view: View) {
+        let found = &mut self.hosts[host];
+        found.view = view;
+        let before = core::mem::replace(&mut found.look, self.looks.enter(&view));
+        self.looks.leave(before);
+        self.rankings.changed(narrow(host), self.hosts.len());
     }
 
     /// How many cGPUs of a local request the best host has room for.
@@ -354,15 +367,13 @@ impl Cluster {
         });
         if let Some(after) = after {
             undo.entry(host).or_insert(*view);
-            self.hosts[host as usize].view = after;
-            self.rankings.changed(host, self.hosts.len());
+            self.see(host as usize, after);
         }
     }
 
     fn undo(&mut self, undo: Undo) {
         for (host, view) in undo {
-            self.hosts[host as usize].view = view;
-            self.rankings.changed(host, self.hosts.len());
+            self.see(host as usize, view);
         }
     }
 
@@ -443,14 +454,13 @@ impl Cluster {
 
     /// A host's view follows its GPUs.
     pub(super) fn refresh(&mut self, host: usize) {
-        let Some(found) = self.hosts.get_mut(host) else { return };
+        let Some(found) = self.hosts.get(host) else { return };
         let first = found.first_gpu.0 as usize;
         let mut view = View::new(found.view.kind, found.view.cpu_milli, found.view.host_memory);
         for gpu in &self.gpus[first..first + found.view.gpus] {
             view.push(gpu.room(), gpu.capacity, self.mix.level(gpu.room()));
         }
-        found.view = view;
-        self.rankings.changed(narrow(host), self.hosts.len());
+        self.see(host, view);
     }
 }
 

@@ -101,6 +101,20 @@ impl View {
         (0..self.gpus).filter(fits).min_by_key(|gpu| self.capacities[*gpu])
     }
 
+    /// Whether the GPUs have room for the request.
+    pub(super) fn has_room_for(&self, request: &Request) -> bool {
+        let cgpus = u64::from(request.cgpus);
+        if request.is_exclusive() {
+            return self.empty(request.memory) as u64 >= cgpus;
+        }
+        let memory = request.memory.max(1);
+        let mut missing = cgpus;
+        for room in self.rooms().iter().filter(|room| **room >= memory) {
+            missing = missing.saturating_sub(parts(*room, memory, missing));
+        }
+        missing == 0
+    }
+
     /// The host once it took the request, if it can. `taken` is told of every cGPU: its GPU and
     /// its memory.
     pub(super) fn with(
@@ -110,20 +124,13 @@ impl View {
         mix: &Mix,
         mut taken: impl FnMut(usize, u64),
     ) -> Option<Self> {
-        let mut after = *self;
-        after.cpu_milli = after.cpu_milli.checked_sub(request.cpu_milli)?;
-        after.host_memory = after.host_memory.checked_sub(request.host_memory)?;
-        if request.cgpus == 0 {
-            return Some(after);
-        }
-        let fits = if request.is_exclusive() {
-            self.empty(request.memory) as u64
-        } else {
-            self.rooms().iter().map(|room| room / request.memory.max(1)).sum()
-        };
-        if !request.kinds.has(self.kind) || fits < u64::from(request.cgpus) {
+        let cpu_milli = self.cpu_milli.checked_sub(request.cpu_milli)?;
+        let host_memory = self.host_memory.checked_sub(request.host_memory)?;
+        // Most hosts cannot take most requests: that is to be found out first.
+        if request.cgpus > 0 && !(request.kinds.has(self.kind) && self.has_room_for(request)) {
             return None;
         }
+        let mut after = Self { cpu_milli, host_memory, ..*self };
         for _ in 0..request.cgpus {
             let (gpu, memory) = if request.is_exclusive() {
                 let gpu = after.whole(request.memory)?;
@@ -150,4 +157,10 @@ impl View {
         };
         u32::try_from(fits).unwrap_or(u32::MAX).min(request.cgpus)
     }
+}
+
+/// How many parts of that memory a GPU has room for that has room for one; of no interest beyond so
+/// many. Dividing takes longer than all else, and most want one.
+pub(super) fn parts(room: u64, memory: u64, missing: u64) -> u64 {
+    if missing <= 1 { missing } else { room / memory }
 }

@@ -8,7 +8,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::host::View;
+use super::host::{View, parts};
 use super::types::{KINDS_MAX, Kinds, Locality, Request};
 
 /// The most different requests of a mix; the rarest are left out.
@@ -165,9 +165,14 @@ impl Mix {
         u16::try_from(level).unwrap_or(u16::MAX)
     }
 
+    /// For how many of the numbers of processors that are asked for so many are enough.
+    pub(super) fn enough(&self, cpu_milli: u64) -> usize {
+        self.cpus.partition_point(|cpu| *cpu <= cpu_milli)
+    }
+
     /// The host's expected fragmentation, in memory times parts per million.
     pub(super) fn fragmentation(&self, host: &View) -> u64 {
-        let enough = self.cpus.partition_point(|cpu| *cpu <= host.cpu_milli);
+        let enough = self.enough(host.cpu_milli);
         let row = usize::from(host.kind) * (self.cpus.len() + 1) + enough;
         let Some(table) = self.tables.get(row) else { return 0 };
         let total = host.room();
@@ -190,18 +195,24 @@ impl Mix {
 /// Room of a host that processors and kinds let take the request, and that is of no use to it.
 fn unusable(host: &View, request: &Request, total: u64) -> u64 {
     let rooms = host.rooms().iter().zip(host.capacities());
-    let (fits, left): (u64, u64) = if request.is_exclusive() {
-        rooms.fold((0, 0), |(fits, left), gpu| {
-            let is_of_use = View::is_empty(gpu) && *gpu.1 >= request.memory;
-            if is_of_use { (fits + 1, left) } else { (fits, left + gpu.0) }
-        })
-    } else {
-        rooms.fold((0, 0), |(fits, left), (room, _)| {
-            let here = room / request.memory.max(1);
-            (fits + here, if here == 0 { left + room } else { left })
-        })
-    };
-    if fits < u64::from(request.cgpus) { total } else { left }
+    let (mut missing, mut left) = (u64::from(request.cgpus), 0);
+    let memory = request.memory.max(1);
+    for gpu in rooms {
+        let (room, capacity) = gpu;
+        let is_of_use = if request.is_exclusive() {
+            View::is_empty(gpu) && *capacity >= request.memory
+        } else {
+            *room >= memory
+        };
+        if !is_of_use {
+            left += room;
+        } else if request.is_exclusive() {
+            missing = missing.saturating_sub(1);
+        } else {
+            missing = missing.saturating_sub(parts(*room, memory, missing));
+        }
+    }
+    if missing > 0 { total } else { left }
 }
 
 /// A request that may be spread over hosts is as many requests for one cGPU.

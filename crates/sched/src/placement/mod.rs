@@ -23,6 +23,7 @@
 //!
 //! `docs/placement.md` explains it.
 
+mod alike;
 mod best_fit;
 mod cluster;
 mod first_fit;

@@ -10,10 +10,11 @@ use super::{best_fit, first_fit, fragmentation, gradient, host_fit, least_load};
 
 /// Declares the registry: the order is the order of [`NAMES`], the first is the default.
 macro_rules! registry {
-    ($($name:literal: $module:ident, $summary:literal;)+) => {
+    ($($name:literal: $module:ident, $sees:ident, $summary:literal;)+) => {
         const REGISTRY: &[Entry] = &[$(Entry {
             name: $name,
             summary: $summary,
+            sees: Sees::$sees,
             pick: $module::pick,
             rank: $module::rank,
         }),+];
@@ -24,17 +25,28 @@ macro_rules! registry {
 }
 
 registry! {
-    "fragmentation": fragmentation, "where the usual requests lose least: GPUs are used up best";
-    "first_fit": first_fit, "the first GPU with room, as GSaaS: few GPUs in use";
-    "least_load": least_load, "the GPU with the most free memory, as GSaaS: most speed for each";
-    "best_fit": best_fit, "the GPU with the least room left over";
-    "host_fit": host_fit, "a model of Weng et al.'s best fit: the host with the least left over";
-    "gradient": gradient, "a model of Weng et al.'s FGD: fragmentation grows least or shrinks most";
+    "fragmentation": fragmentation, Looks, "where the usual requests lose least: GPUs are used up best";
+    "first_fit": first_fit, Looks, "the first GPU with room, as GSaaS: few GPUs in use";
+    "least_load": least_load, Looks, "the GPU with the most free memory, as GSaaS: most speed for each";
+    "best_fit": best_fit, Looks, "the GPU with the least room left over";
+    "host_fit": host_fit, All, "a model of Weng et al.'s best fit: the host with the least left over";
+    "gradient": gradient, Looks, "a model of Weng et al.'s FGD: fragmentation grows least or shrinks most";
+}
+
+/// What of hosts a policy's ranks depend on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sees {
+    /// The rooms of their GPUs, whichever has which, their kind, and what of the mix they have
+    /// enough processors for.
+    Looks,
+    /// More than that.
+    All,
 }
 
 struct Entry {
     name: &'static str,
     summary: &'static str,
+    sees: Sees,
     /// The GPU of a host for one more shared cGPU; one with room if there is any.
     pick: Pick,
     /// How good it is to give the request to a host, the least first.
@@ -75,6 +87,11 @@ impl PolicyId {
 
     pub(super) fn pick(self) -> Pick {
         REGISTRY[self.0].pick
+    }
+
+    /// Whether hosts that look alike, and have processors for the same of the mix, have one rank.
+    pub(super) fn sees_looks_only(self) -> bool {
+        REGISTRY[self.0].sees == Sees::Looks
     }
 
     /// How good it is to give the request to this host; none if it cannot take it.

@@ -55,20 +55,21 @@ impl Rankings {
         }
     }
 
-    /// The best of so many hosts for a request; `rank` says how good a host is.
+    /// The best of so many hosts for a request; `rank` says how good one is, and `ranks` how good
+    /// all are.
     pub(super) fn best(
         &mut self,
         request: &Request,
         hosts: usize,
         rank: impl Fn(u32) -> Rank,
+        ranks: impl Fn() -> Vec<Rank>,
     ) -> Option<u32> {
         self.asked += 1;
         let now = self.first + self.changes.len() as u64;
-        let all = || Ranking::new((0..).take(hosts).map(&rank).collect());
         let mut entry = match self.entries.remove(request) {
             // Changes that were dropped are not known one by one.
             Some(entry) if entry.seen >= self.first => entry,
-            _ => Entry { ranking: all(), seen: now, used: 0 },
+            _ => Entry { ranking: Ranking::new(ranks()), seen: now, used: 0 },
         };
         for number in entry.seen..now {
             let at = usize::try_from(number - self.first).unwrap_or(usize::MAX);

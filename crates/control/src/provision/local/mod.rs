@@ -88,14 +88,15 @@ pub struct Settings {
     /// it each has a relay.
     #[serde(default)]
     pub has_ports: bool,
+    /// The socket of that endpoint. A VM is its endpoint's to its end, whatever is said later.
+    #[serde(default)]
+    pub host_endpoint: Option<PathBuf>,
 }
 
 /// VMs of this host, and their endpoint.
 #[derive(Debug)]
 pub struct Local {
     settings: Settings,
-    /// Who leads VMs that have ports.
-    hosts: Option<Hosts>,
     program: PathBuf,
     children: Mutex<Vec<Child>>,
 }
@@ -155,21 +156,51 @@ impl Isolation {
 }
 
 impl Local {
-    /// As set; VMs have ports if there are endpoints of hosts that lead them.
+    /// As set; VMs have ports if there is an endpoint of this host that leads them.
     ///
     /// # Errors
     /// If the folder cannot be made.
-    pub fn new(settings: Settings, hosts: Option<Hosts>) -> io::Result<Self> {
-        let settings = Settings { has_ports: hosts.is_some(), ..settings };
+    pub fn new(settings: Settings) -> io::Result<Self> {
+        let settings = Settings { has_ports: settings.host_endpoint.is_some(), ..settings };
         let mut builder = fs::DirBuilder::new();
         // Programs of VMs must get through, not look around.
         builder.recursive(true).mode(0o711).create(&settings.folder)?;
         let program = std::env::current_exe()?;
-        Ok(Self { settings, hosts, program, children: Mutex::default() })
+        Ok(Self { settings, program, children: Mutex::default() })
     }
 
     fn folder(&self, id: &str) -> PathBuf {
         self.settings.folder.join(id)
+    }
+
+    /// How a VM was made, if it is there.
+    fn made(&self, id: &str) -> Result<Option<Settings>, Failure> {
+        let spec = read_json::<(VmSpec, Settings)>(&self.folder(id).join("spec.json"))?;
+        Ok(spec.map(|(_, settings)| settings))
+    }
+
+    /// Whether a VM has a port.
+    fn has_port(&self, id: &str) -> Result<bool, Failure> {
+        Ok(self.made(id)?.as_ref().unwrap_or(&self.settings).has_ports)
+    }
+
+    /// Who leads a VM that has a port: this host's endpoint, where it is said to be now or was when
+    /// the VM was made.
+    fn leads(&self, id: &str) -> Result<Option<Hosts>, Failure> {
+        let made = self.made(id)?;
+        if !made.as_ref().unwrap_or(&self.settings).has_ports {
+            return Ok(None);
+        }
+        let known = made.and_then(|made| made.host_endpoint);
+        let socket = self.settings.host_endpoint.clone().or(known);
+        let here = &self.settings.host;
+        let unknown = || {
+            let words = format!(
+                "it has a port, and where its endpoint is is not known: say it with --host-endpoint {here}=PATH"
+            );
+            Failure::permanent(words)
+        };
+        Ok(Some(Hosts::new([(here.clone(), socket.ok_or_else(unknown)?)])))
     }
 
     /// Starts a process that outlives this one, and waits until it holds its lock.
@@ -271,12 +302,15 @@ impl Local {
     /// # Errors
     /// The system's.
     pub fn terminate_all(&self) -> Result<usize, Failure> {
-        let mut left = 0;
+        let (mut left, mut failed) = (0, None);
         for id in self.inventory()? {
-            self.withdraw(&id)?;
-            left += usize::from(!self.terminate(&id)?);
+            // One whose rules stay is kept, or nobody would know of them.
+            match self.withdraw(&id).and_then(|()| self.terminate(&id)) {
+                Ok(is_gone) => left += usize::from(!is_gone),
+                Err(failure) => failed = Some(failure),
+            }
         }
-        Ok(left)
+        failed.map_or(Ok(left), Err)
     }
 }
 
@@ -301,7 +335,7 @@ impl Provisioner for Local {
             ensure_passable(folder)?;
         }
         let how = match isolation {
-            Isolation::Namespaces if self.hosts.is_some() => {
+            Isolation::Namespaces if self.settings.has_ports => {
                 "VMs are processes in namespaces of this host, each with a port that its endpoint \
                  leads"
             }
@@ -375,7 +409,7 @@ impl Provisioner for Local {
         let Some(inside) = read_json::<Inside>(&self.folder(id).join("port.json"))? else {
             return Ok(None);
         };
-        let port = if self.settings.has_ports {
+        let port = if self.has_port(id)? {
             port::of(id)
         } else {
             Port {
@@ -414,6 +448,7 @@ impl Provisioner for Local {
         if !folder.exists() {
             return Ok(true);
         }
+        let has_port = self.has_port(id)?;
         let mut locks = Vec::new();
         // All are told to end before any is waited for.
         for name in ["guest.lock", "inside.lock", "relay.lock", "region.lock"] {
@@ -422,7 +457,7 @@ impl Provisioner for Local {
         if locks.iter().any(Option::is_none) {
             return Ok(false);
         }
-        if self.settings.has_ports {
+        if has_port {
             port::unplug(id).map_err(|error| Failure::passing(format!("{error:#}")))?;
         }
         // Whoever was late for a lock finds another folder, or none.
@@ -456,7 +491,7 @@ impl Provisioner for Local {
 
 impl Endpoint for Local {
     fn put(&self, instance: &str, rows: &[GrantRow]) -> Result<(), Failure> {
-        if let Some(hosts) = &self.hosts {
+        if let Some(hosts) = self.leads(instance)? {
             return hosts.put(instance, rows);
         }
         let folder = self.folder(instance);
@@ -475,7 +510,7 @@ impl Endpoint for Local {
     }
 
     fn holds(&self, instance: &str, rows: &[GrantRow]) -> Result<bool, Failure> {
-        if let Some(hosts) = &self.hosts {
+        if let Some(hosts) = self.leads(instance)? {
             return hosts.holds(instance, rows);
         }
         if rows.is_empty() {
@@ -486,7 +521,7 @@ impl Endpoint for Local {
     }
 
     fn withdraw(&self, instance: &str) -> Result<(), Failure> {
-        if let Some(hosts) = &self.hosts {
+        if let Some(hosts) = self.leads(instance)? {
             hosts.withdraw(instance)?;
         }
         let folder = self.folder(instance);
@@ -499,10 +534,12 @@ impl Endpoint for Local {
     }
 
     fn instances(&self) -> Result<Vec<String>, Failure> {
-        match &self.hosts {
-            Some(hosts) => hosts.instances(),
-            None => self.folders_with("rows.json"),
+        let mut found = self.folders_with("rows.json")?;
+        if let Some(socket) = &self.settings.host_endpoint {
+            let here = (self.settings.host.clone(), socket.clone());
+            found.extend(Hosts::new([here]).instances()?);
         }
+        Ok(found)
     }
 }
 
@@ -552,8 +589,9 @@ mod tests {
             libraries: PathBuf::new(),
             image: None,
             has_ports: false,
+            host_endpoint: None,
         };
-        Local::new(settings, None).unwrap()
+        Local::new(settings).unwrap()
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! is a boolean in one and a number in the other: statements say `NOT hidden` and never compare it
 //! with a number.
 
+mod endpoints;
 mod instances;
 mod registry;
 mod store;

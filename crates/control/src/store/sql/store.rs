@@ -2,6 +2,7 @@
 
 use weft_api::v1::{AuditEntry, Event, Project, Quota};
 
+use super::endpoints;
 use super::instances::{self, Which};
 use super::registry::{self, add_audit};
 use super::{Base, Link, int};
@@ -9,8 +10,8 @@ use crate::clock;
 use crate::plan::Step;
 use crate::store::shared::number;
 use crate::store::{
-    Audit, CgpuRow, Counts, Effects, GpuFound, GpuRow, InstanceRow, Key, Leading, NodeRow,
-    OperationRow, Part, Reservation, Store, StoreError, Taken, Ticket, TokenRow,
+    Audit, CgpuRow, Counts, Effects, EndpointRow, GpuFound, GpuRow, InstanceRow, Key, Leading,
+    NodeRow, OperationRow, Part, Reservation, Store, StoreError, Taken, Ticket, TokenRow,
 };
 
 type Rows<T> = Result<Vec<(String, T)>, StoreError>;
@@ -143,6 +144,46 @@ impl<B: Base> Store for B {
             add_audit(link, &audit)
         });
         ticket.wait()
+    }
+
+    fn endpoints(&self, part: &Part) -> Rows<EndpointRow> {
+        self.read(|link| endpoints::endpoints(link, part))
+    }
+
+    fn endpoint(&self, host: &str) -> Result<Option<EndpointRow>, StoreError> {
+        self.read(|link| endpoints::endpoint(link, host))
+    }
+
+    fn put_endpoints(&self, endpoints: &[(String, String)]) -> Result<(), StoreError> {
+        let (endpoints, now_ms) = (endpoints.to_vec(), clock::now_ms());
+        let ticket =
+            self.writer().begin(move |link| endpoints::put_endpoints(link, &endpoints, now_ms));
+        ticket.wait()
+    }
+
+    fn set_endpoint(
+        &self,
+        host: &str,
+        in_service: bool,
+        audit: &Audit,
+    ) -> Result<EndpointRow, StoreError> {
+        let (host, audit) = (host.to_owned(), audit.clone());
+        let ticket = self.writer().begin(move |link| {
+            add_audit(link, &audit)?;
+            endpoints::set_endpoint(link, &host, in_service)
+        });
+        ticket.wait()
+    }
+
+    fn remove_endpoint(&self, host: &str, audit: &Audit) -> Result<Vec<String>, StoreError> {
+        let (host, audit) = (host.to_owned(), audit.clone());
+        let ticket =
+            self.writer().begin(move |link| endpoints::remove_endpoint(link, &host, &audit));
+        ticket.wait()
+    }
+
+    fn placed(&self) -> Result<Vec<(String, String)>, StoreError> {
+        self.read(endpoints::placed)
     }
 
     fn gpu(&self, id: u32) -> Result<Option<GpuRow>, StoreError> {

@@ -12,6 +12,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("0003.sql"),
     include_str!("0004.sql"),
     include_str!("0005.sql"),
+    include_str!("0006.sql"),
 ];
 
 /// Brings a store up to date.

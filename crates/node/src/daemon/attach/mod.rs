@@ -61,6 +61,13 @@ pub(crate) enum Client {
     },
 }
 
+impl Client {
+    /// Whether its vGPU was granted to somebody who is no user here.
+    pub(crate) fn is_granted(&self) -> bool {
+        !matches!(self, Self::Here)
+    }
+}
+
 /// Lines about tenants that get no session, which any tenant can cause in a loop.
 static REFUSALS: LogLimit = LogLimit::per_second(10);
 
@@ -119,7 +126,7 @@ fn proceed(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment) {
 
 /// Gives a tenant that may attach a thread.
 fn admit(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment) {
-    let is_lent = !matches!(attachment.client, Client::Here);
+    let is_lent = attachment.client.is_granted();
     match daemon.reserve_session(&attachment.hello, &attachment.tenant, is_lent) {
         Ok(reservation) => receive(daemon, socket, attachment, reservation),
         Err(refusal) => refuse(&socket, &attachment.tenant, refusal),

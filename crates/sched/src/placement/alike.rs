@@ -1,0 +1,210 @@
+//! Hosts that differ in nothing that most policies look at but processors: of many that are alike
+//! one is ranked.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::cluster::Host;
+use super::host::View;
+use super::mix::Mix;
+use super::policy::PolicyId;
+use super::ranking::Rank;
+use super::types::{GPUS_OF_HOST_MAX, Request};
+
+/// Ranks that are kept while hosts are ranked, of each look with each number of processors.
+const KEPT_MAX: usize = 1 << 18;
+
+/// What a host looks like whose GPUs have one size: which of them has which room is all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Look {
+    kind: u8,
+    gpus: usize,
+    capacity: u64,
+    /// Ascending.
+    rooms: [u64; GPUS_OF_HOST_MAX],
+}
+
+impl Look {
+    /// None if its GPUs have several sizes.
+    fn of(view: &View) -> Option<Self> {
+        let (kind, gpus, capacities) = (view.kind, view.gpus, view.capacities());
+        let capacity = *capacities.first()?;
+        let mut rooms = [0; GPUS_OF_HOST_MAX];
+        rooms[..gpus].copy_from_slice(view.rooms());
+        rooms[..gpus].sort_unstable();
+        let is_uniform = capacities.iter().all(|one| *one == capacity);
+        is_uniform.then_some(Self { kind, gpus, capacity, rooms })
+    }
+}
+
+/// The looks that hosts have, numbered.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Looks {
+    numbers: BTreeMap<Look, u32>,
+    /// By number: the look, and how many hosts have it.
+    hosts: Vec<(Look, u32)>,
+    /// Numbers that no look has.
+    free: Vec<u32>,
+}
+
+impl Looks {
+    /// A host looks so from here on; the number of that, if there is one.
+    pub(super) fn enter(&mut self, view: &View) -> Option<u32> {
+        let look = Look::of(view)?;
+        if let Some(number) = self.numbers.get(&look) {
+            self.hosts[*number as usize].1 += 1;
+            return Some(*number);
+        }
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.hosts[number as usize] = (look, 1);
+                number
+            }
+            None => {
+                self.hosts.push((look, 1));
+                u32::try_from(self.hosts.len() - 1).ok()?
+            }
+        };
+        self.numbers.insert(look, number);
+        Some(number)
+    }
+
+    /// A host does not look so any longer.
+    pub(super) fn leave(&mut self, number: Option<u32>) {
+        let Some(number) = number else { return };
+        let (look, hosts) = &mut self.hosts[number as usize];
+        *hosts -= 1;
+        if *hosts == 0 {
+            self.numbers.remove(look);
+            self.free.push(number);
+        }
+    }
+
+    /// The ranks of all hosts for a request.
+    pub(super) fn ranks(
+        &self,
+        hosts: &[Host],
+        policy: PolicyId,
+        request: &Request,
+        mix: &Mix,
+    ) -> Vec<Rank> {
+        let rank = |host: &Host| policy.rank(&host.view, request, mix);
+        if !policy.sees_looks_only() || request.cgpus == 0 {
+            return hosts.iter().map(rank).collect();
+        }
+        let mut known = Known { columns: Vec::new(), looks: self.hosts.len() };
+        let of = |host: &Host| {
+            let after = host.view.cpu_milli.checked_sub(request.cpu_milli)?;
+            if host.view.host_memory < request.host_memory {
+                return None;
+            }
+            let processors = (mix.enough(host.view.cpu_milli), mix.enough(after));
+            match host.look.and_then(|look| known.slot(look, processors)) {
+                Some(slot) => *slot.get_or_insert_with(|| rank(host)),
+                None => rank(host),
+            }
+        };
+        hosts.iter().map(of).collect()
+    }
+}
+
+/// Ranks of looks, by what the mix has enough processors for before and after the request.
+struct Known {
+    columns: Vec<Column>,
+    looks: usize,
+}
+
+/// Those of hosts with such processors, by look; none where no host was looked at.
+struct Column {
+    processors: (usize, usize),
+    ranks: Vec<Option<Rank>>,
+}
+
+impl Known {
+    /// Where the rank of a look is kept; none if there would be too many.
+    fn slot(&mut self, look: u32, processors: (usize, usize)) -> Option<&mut Option<Rank>> {
+        let found = self.columns.iter().position(|column| column.processors == processors);
+        let at = match found {
+            Some(at) => at,
+            None if (self.columns.len() + 1) * self.looks > KEPT_MAX => return None,
+            None => {
+                let ranks = alloc::vec![None; self.looks];
+                self.columns.push(Column { processors, ranks });
+                self.columns.len() - 1
+            }
+        };
+        self.columns[at].ranks.get_mut(look as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy::{NAMES, by_name};
+    use super::super::types::{GrantKey, Locality, Mode};
+    use super::super::{Cluster, Observed};
+    use super::*;
+
+    fn view(rooms: &[(u64, u64)]) -> View {
+        let mut view = View::new(0, 0, 0);
+        rooms.iter().for_each(|(room, capacity)| view.push(*room, *capacity, 0));
+        view
+    }
+
+    #[test]
+    fn hosts_look_alike_whichever_gpu_has_which_room() {
+        let mut looks = Looks::default();
+        let one = looks.enter(&view(&[(3, 8), (8, 8)]));
+        assert_eq!(looks.enter(&view(&[(8, 8), (3, 8)])), one);
+        let other = looks.enter(&view(&[(3, 9), (8, 9)]));
+        assert!(one.is_some() && other.is_some() && one != other);
+        assert_eq!(looks.enter(&view(&[(3, 8), (8, 9)])), None, "its GPUs have two sizes");
+        looks.leave(one);
+        assert_eq!(looks.enter(&view(&[(3, 8), (8, 8)])), one, "a host looks so");
+        looks.leave(one);
+        looks.leave(one);
+        assert_eq!(looks.enter(&view(&[(1, 8), (8, 8)])), one, "no host looked so any longer");
+        assert_eq!((looks.hosts.len(), looks.numbers.len()), (2, 2));
+    }
+
+    /// Of many hosts few are looked at, and all have the ranks that they would have had.
+    #[test]
+    fn hosts_that_look_alike_have_the_rank_that_each_would_have() {
+        let mut cluster = Cluster::new(by_name("fragmentation").unwrap());
+        let mut seen = Observed::default();
+        for host in 0..60 {
+            let gpus = if host % 7 == 0 { [16, 8, 16, 16] } else { [16; 4] };
+            cluster.add_host(host % 2, 8_000, 64, &gpus).unwrap();
+        }
+        let shapes: Vec<Request> = (0..24_u64)
+            .map(|number| {
+                let mode = if number % 5 == 0 { Mode::Exclusive } else { Mode::Shared };
+                let cgpus = 1 + u32::from(number % 3 == 0);
+                let cpu_milli = 500 * (number % 4);
+                let shape = Request::new(cgpus, 1 + number % 9, mode);
+                Request { cpu_milli, locality: Locality::Local, ..shape }
+            })
+            .collect();
+        for (number, shape) in (0..).zip(shapes.iter().cycle().take(200)) {
+            seen.record(shape);
+            if number == 90 {
+                cluster.learn(seen.mix(100));
+            }
+            if let Ok(placement) = cluster.place(shape) {
+                cluster.commit(GrantKey(number), placement).unwrap();
+            }
+            if number % 3 == 0 {
+                // One that found no room is not there.
+                let _ = cluster.release(GrantKey(number / 2));
+            }
+        }
+        assert!(cluster.looks.numbers.len() < cluster.hosts.len(), "some look alike");
+        for policy in NAMES.iter().map(|name| by_name(name).unwrap()) {
+            for shape in &shapes {
+                let each =
+                    cluster.hosts.iter().map(|one| policy.rank(&one.view, shape, &cluster.mix));
+                let ranks = cluster.looks.ranks(&cluster.hosts, policy, shape, &cluster.mix);
+                assert!(each.eq(ranks), "{policy:?} {shape:?}");
+            }
+        }
+    }
+}
