@@ -231,11 +231,7 @@ impl Node {
     /// Checks the event and applies it; the result is the device to decide about, `None` for all.
     fn apply(&mut self, event: Event, out: &mut Actions) -> Result<Option<DeviceKey>, EventError> {
         match event {
-            Event::Timer => {
-                self.timer = None;
-                self.with_all(out, Core::refill);
-                return Ok(None);
-            }
+            Event::Timer => return Ok(self.time_passed(out)),
             Event::AddTenant { tenant, weight } => return self.add_tenant(tenant, weight, out),
             Event::RemoveTenant { tenant } => return self.remove_tenant(tenant, out),
             Event::ReweightTenant { tenant, weight } => {
@@ -303,6 +299,13 @@ impl Node {
             }
         }
         .map(Some)
+    }
+
+    /// Every device looks at the clock.
+    fn time_passed(&mut self, out: &mut Actions) -> Option<DeviceKey> {
+        self.timer = None;
+        self.with_all(out, Core::refill);
+        None
     }
 
     fn add_tenant(
