@@ -22,7 +22,7 @@
 //! | Least expected copies for unequal rates (`exact`), several runs (`scattered`) | Weft |
 //! | Everybody from the first slot, all of it (`whole`) | a model of nvshare |
 //! | A part comes when it is met, the slot used longest ago goes ([`Pager`]) | demand paging |
-//! | Of its slots, what comes gets the one used longest ago ([`arrange`]) | Weft |
+//! | Of its slots, what comes gets the one used longest ago ([`arrange()`]) | Weft |
 //! | The next vGPU's slots are written while the current one runs (`pipelined`) | Weft |
 //!
 //! Times are in ns and come with each event. `docs/memory.md` explains it with pictures.
