@@ -156,8 +156,8 @@ fn show(report: &Report, json: bool) -> Result<()> {
     let Lag { reports, beyond, worst_over_bound, longest_us } = lag;
     if *reports > 0 {
         line(&format!(
-            "lag: at most {worst_over_bound:.3} of the bound (q + l)/w + (q + l)/w with l = \
-             {longest_us} µs; beyond it at {beyond} of {reports} reports of service"
+            "lag: at most {worst_over_bound:.3} of the bound (q + σ + l)/w + (q + σ + l)/w with \
+             l = {longest_us} µs; beyond it at {beyond} of {reports} reports of service"
         ));
     }
     if *beyond > 0 {

@@ -186,6 +186,14 @@ pub struct DefaultsConfig {
     pub memory: Option<ByteSize>,
 }
 
+impl DefaultsConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        let least = weft_device::PAGE;
+        self.memory.map_or(Ok(()), |size| check_size("defaults.memory", size.0, least, 1 << 50))?;
+        check("defaults.weight", self.weight.into(), 1, 10_000)
+    }
+}
+
 /// Bounds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -583,7 +591,7 @@ impl NodeConfig {
         check("scheduling.borrow_ms", scheduling.borrow_ms, 0, 60_000)?;
         check("scheduling.slice_us", scheduling.slice_us, 100, 10_000_000)?;
         check("scheduling.overdue_ms", scheduling.overdue_ms, 10, 3_600_000)?;
-        check("defaults.weight", self.defaults.weight.into(), 1, 10_000)?;
+        self.defaults.check()?;
         let limits = &self.limits;
         check("limits.sessions", limits.sessions as u64, 1, SESSIONS_MAX)?;
         check("limits.sessions_per_user", limits.sessions_per_user as u64, 1, 4096)?;

@@ -49,6 +49,7 @@ pub(crate) fn text(stats: &Stats) -> String {
     });
     let help = "executions that began too late to be in time";
     page.devices(stats, "weft_device_late_total", kind, help, |device| device.late.to_string());
+    page.exchanges(stats);
     page.head("weft_charged_seconds_total", "counter", "device time charged to vGPUs");
     page.sample("weft_charged_seconds_total", "", &seconds(stats.closure.charged_ns));
     page.head("weft_vgpus_waiting", "gauge", "vGPUs that wait for a device");
@@ -128,6 +129,28 @@ impl Page {
         for device in &stats.devices {
             // Names of devices have the same characters.
             self.sample(name, &format!("{{device=\"{}\"}}", device.name), &value(device));
+        }
+    }
+
+    /// What slots of devices' memory are written for.
+    fn exchanges(&mut self, stats: &Stats) {
+        type Value = fn(&DeviceReport) -> String;
+        let figures: [(&str, &str, Value); 4] = [
+            ("weft_device_memory_switches_total", "times that a vGPU's memory was brought", |of| {
+                of.memory.switches.to_string()
+            }),
+            ("weft_device_memory_slots_written_total", "slots written for that", |of| {
+                of.memory.copied_slots.to_string()
+            }),
+            ("weft_device_memory_faults_total", "operations that met memory elsewhere", |of| {
+                of.memory.faults.to_string()
+            }),
+            ("weft_device_memory_exchange_seconds_total", "time that bringing it took", |of| {
+                seconds(of.memory.copying_ns)
+            }),
+        ];
+        for (name, help, value) in figures {
+            self.devices(stats, name, "counter", help, value);
         }
     }
 

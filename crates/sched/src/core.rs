@@ -483,7 +483,7 @@ impl Core {
         }
         let end_ns = turn.start_ns.saturating_add(cx.config.quantum_ns);
         let idle_end_ns =
-            turn.idle_since_ns.map(|since_ns| since_ns.saturating_add(cx.config.yield_ns));
+            turn.idle_since_ns.map(|since_ns| since_ns.saturating_add(turn.grace_ns(cx.config)));
         // A lone holder that used up its quantum before the other came has no rest of it to use.
         let share_ns = turn.share_ns;
         let spent = turn.budget_ns == UNLIMITED && (cx.now_ns >= end_ns || share_ns == 0);

@@ -1,6 +1,7 @@
 //! One turn: a grant and what happened to it.
 
 use crate::codec::codec;
+use crate::config::Config;
 
 /// A session's hold of a device.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +44,12 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
+    /// For how long its holder keeps it with nothing to do, in ns: for as long as its memory took,
+    /// which would soon have to be brought again.
+    pub(crate) fn grace_ns(&self, config: &Config) -> u64 {
+        config.yield_ns.max(self.exchange_ns().min(config.quantum_ns))
+    }
+
     /// What it took for the vGPU's memory that others had the device before, in ns.
     pub(crate) fn exchange_ns(&self) -> u64 {
         self.switch_ns.saturating_add(self.paged_ns)

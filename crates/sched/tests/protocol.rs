@@ -180,6 +180,20 @@ fn a_switch_of_memory_lengthens_the_turn_and_not_its_budget() {
     assert!(ended.contains(&revoke(B, 2)), "{ended:?}");
 }
 
+/// A turn that began with a switch is worth waiting for as long as that took.
+#[test]
+fn a_pause_shorter_than_its_switch_ends_no_turn() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    feed(&mut node, 0, runnable(B));
+    feed(&mut node, 0, Event::Switched { session: A, switch_ns: 2 * MS });
+    feed(&mut node, MS, Event::Paged { session: A, paged_ns: MS });
+    let idle = feed(&mut node, 3 * MS, Event::Idle { session: A });
+    assert_eq!(idle, [timer(6 * MS, TimerReason::Yield)]);
+    let yielded = feed(&mut node, 6 * MS, Event::Timer);
+    assert_eq!(yielded[0], revoke(A, 1));
+}
+
 #[test]
 fn an_overdue_holder_is_killed_once_and_its_turn_passes_on() {
     let mut node = node();

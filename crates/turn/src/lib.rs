@@ -17,6 +17,7 @@
 //! | A kernel that is longer than what is left of a turn runs in pieces | FairGV §5.5.2, Weft |
 //! | A turn that is over is given back while the rest of it drains | Weft |
 //! | A lone tenant's grant bounds what is in flight and lasts until it is revoked | Weft |
+//! | A turn that began with an exchange of memory is kept for as long as that took | Weft |
 //! | A timer that is due is told before what has happened meanwhile | Weft |
 
 extern crate alloc;
@@ -24,6 +25,7 @@ extern crate alloc;
 pub mod account;
 mod daemon;
 mod gate;
+mod grace;
 mod holder;
 mod meter;
 mod page;
@@ -33,6 +35,7 @@ mod predict;
 
 pub use daemon::{Contender, Decision, Effect, Host, Turns};
 pub use gate::{Gate, Revocation};
+pub use grace::Grace;
 pub use holder::{Admission, HOLDER_SPIN, Holder, Length, PREDICTED_DEPTH, PREPARED_SPIN, WaitFor};
 pub use meter::{Accounting, Meter, SETTLE_NS};
 pub use page::{Abandoned, DaemonPage, Demand, Grant, GrantKind, HolderPage, Report};

@@ -368,7 +368,7 @@ pub struct MemoryReport {
     pub copied_slots: u64,
     /// Entries written for that.
     pub copied_entries: u64,
-    /// Time that it took, in ns, without what is only said.
+    /// Time that it took, in ns, with what entries are said to take.
     pub copying_ns: u64,
     /// Operations that met a part without a slot.
     pub faults: u64,

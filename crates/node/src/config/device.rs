@@ -24,6 +24,8 @@ const OVERSUBSCRIBE_MAX: u64 = 64;
 
 /// The longest time that its memory's monitor may be told, in seconds: a day.
 const WATCHED_MAX_S: u64 = 86_400;
+/// An entry that takes longer than a millisecond is a mistake of units.
+const ENTRY_NS_MAX: u64 = 1_000_000;
 
 /// The placement unless configured otherwise.
 const PLACEMENT: &str = "exact";
@@ -249,6 +251,7 @@ fn check_slots(key: &str, device: &DeviceConfig) -> Result<(), ConfigError> {
             )));
         }
     }
+    check(&format!("{key}.switch_entry_ns"), device.switch_entry_ns, 0, ENTRY_NS_MAX)?;
     let watched =
         [("idle_s", device.idle_s), ("window_s", device.window_s), ("period_s", device.period_s)];
     for (name, seconds) in watched {

@@ -13,8 +13,8 @@ use weft_exec::{Accepted, Ready, Session, Started, Violation, Work};
 use weft_gate::{Due, GateWorker};
 use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide};
 use weft_turn::{
-    ANNOUNCE_NS, Admission, GrantKind, Length, Meter, Operation, Pieces, Predictor, Size, WaitFor,
-    is_surprise,
+    ANNOUNCE_NS, Admission, Grace, Grant, GrantKind, Length, Meter, Operation, Pieces, Predictor,
+    Size, WaitFor, is_surprise,
 };
 use weft_wire::Command;
 
@@ -115,7 +115,7 @@ pub(crate) struct EventLoop<D> {
     front_since_ns: u64,
     /// Device clock when the holder ran out of work.
     idle_since_ns: Option<u64>,
-    yield_ns: u64,
+    grace: Grace,
     ring_wait: Duration,
     /// What the daemon counts as pinned for the session, in bytes.
     pinned_told: u64,
@@ -174,7 +174,7 @@ impl<D: Device> EventLoop<D> {
             room_at_ns: None,
             front_since_ns: 0,
             idle_since_ns: None,
-            yield_ns: times.yield_us * 1000,
+            grace: Grace::new(times.yield_us * 1000),
             ring_wait: Duration::from_micros(times.ring_wait_us),
             pinned_told: 0,
         }
@@ -209,6 +209,8 @@ impl<D: Device> EventLoop<D> {
         if self.may_pause() {
             self.pause();
         }
+        let epoch = self.gate.grant().map(|grant| grant.epoch);
+        self.grace.look(epoch, self.link.exchanged_ns());
         self.take_commands()?;
         self.start_ready();
         let driven = self.drive();
@@ -303,7 +305,7 @@ impl<D: Device> EventLoop<D> {
 
     /// Whether nobody else wants the device, as far as the session's grant tells.
     fn is_alone(&self) -> bool {
-        let is_renewed = |grant: weft_turn::Grant| grant.kind == GrantKind::Renewing;
+        let is_renewed = |grant: Grant| grant.kind == GrantKind::Renewing;
         !self.gate.is_revoked() && self.gate.grant().is_none_or(is_renewed)
     }
 
@@ -611,22 +613,26 @@ impl<D: Device> EventLoop<D> {
         if settled_ns > 0 {
             self.gate.charge(0, settled_ns);
         }
-        let is_turn = self.gate.is_holder()
-            && self.gate.grant().is_some_and(|grant| grant.kind == GrantKind::Turn);
-        if !is_turn {
+        let Some(grant) = self.turn_grant() else {
             self.idle_since_ns = None;
             self.gate.set_idle();
             return;
-        }
+        };
         let now_ns = self.session.device().now_ns();
         let since_ns = *self.idle_since_ns.get_or_insert(now_ns);
         let waits_ns = now_ns.saturating_sub(since_ns);
-        if waits_ns >= self.yield_ns || self.gate.is_revoked() {
+        if waits_ns >= self.grace.ns(grant.budget_ns) || self.gate.is_revoked() {
             self.end_idling();
             self.gate.set_idle();
             // The demand may have been idle before the turn came.
             self.gate.release();
         }
+    }
+
+    /// The grant of the turn that the session has, if it has one.
+    fn turn_grant(&mut self) -> Option<Grant> {
+        let grant = self.gate.is_holder().then(|| self.gate.grant()).flatten();
+        grant.filter(|grant| grant.kind == GrantKind::Turn)
     }
 
     fn end_idling(&mut self) {
@@ -642,7 +648,8 @@ impl<D: Device> EventLoop<D> {
         let until_ns = [due_ns, self.session.deadline_ns(), self.room_at_ns];
         let mut until_ns = until_ns.into_iter().flatten().min();
         if let Some(since_ns) = self.idle_since_ns {
-            let yield_at_ns = since_ns + self.yield_ns;
+            let budget_ns = self.turn_grant().map_or(0, |grant| grant.budget_ns);
+            let yield_at_ns = since_ns.saturating_add(self.grace.ns(budget_ns));
             until_ns = Some(until_ns.map_or(yield_at_ns, |until_ns| until_ns.min(yield_at_ns)));
         }
         let mut announce_ns = None;

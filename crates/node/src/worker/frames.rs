@@ -1,6 +1,7 @@
 //! Frames from the daemon's ledger.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use weft_device::{Brought, ForeignFrames, FrameRun, FrameSource, PAGE, Wanted};
 use weft_device::{DeviceError, MemoryUse};
@@ -72,8 +73,13 @@ impl FrameSource for LedgerFrames {
         let Wanted { page, mut touched, mut named } = wanted.clone();
         touched.truncate(PARTS_MAX);
         named.truncate(PARTS_MAX - touched.len());
+        let began = Instant::now();
         match self.link.ask(&Ask::Reside { page, touched, named }) {
-            Ok(Reply::Resident { wait_ns }) => Brought { wait_ns },
+            Ok(Reply::Resident { wait_ns }) => {
+                let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                self.link.note_exchange(took_ns.saturating_add(wait_ns));
+                Brought { wait_ns }
+            }
             // The session is over, or was refused: what is not there faults.
             Ok(_) | Err(_) => Brought::default(),
         }

@@ -6,7 +6,7 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ pub(crate) struct Link {
     socket: Mutex<Option<Arc<OwnedFd>>>,
     changed: Condvar,
     over: AtomicBool,
+    /// For how long the device was busy with the vGPU's memory, in ns.
+    exchanged_ns: AtomicU64,
 }
 
 /// What the watcher watches and hands over.
@@ -78,12 +80,23 @@ impl Link {
             socket: Mutex::new(Some(Arc::new(socket))),
             changed: Condvar::new(),
             over: AtomicBool::new(false),
+            exchanged_ns: AtomicU64::new(0),
         })
     }
 
     /// Whether the session is over.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
+    }
+
+    /// The device was busy with the vGPU's memory for so long.
+    pub(crate) fn note_exchange(&self, took_ns: u64) {
+        self.exchanged_ns.fetch_add(took_ns, Ordering::Relaxed);
+    }
+
+    /// For how long it was so far, in ns.
+    pub(crate) fn exchanged_ns(&self) -> u64 {
+        self.exchanged_ns.load(Ordering::Relaxed)
     }
 
     /// Asks the daemon, whichever it is by then. After a change of daemon the request is repeated,

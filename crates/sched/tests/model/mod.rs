@@ -173,11 +173,13 @@ impl Model {
         let error_ns = in_flight_ns / 1000 * habits.error_permille.unsigned_abs();
         let turn_ns =
             config.quantum_ns + overlap_ns + error_ns + config.sleeper_credit_ns + config.slack_ns;
+        // A turn that began with a switch is kept through a pause as long as that.
+        let grace_ns = config.yield_ns.max(habits.switch_ns.min(config.quantum_ns));
         let mut model = Self {
             now: 0,
             node: Node::new(),
             lag: LagTree::new(turn_ns),
-            waste: WorkConservation::new(config.yield_ns + overlap_ns + error_ns),
+            waste: WorkConservation::new(grace_ns + overlap_ns + error_ns),
             busy_ns: 0,
             decisions: 0,
             steps: 0,

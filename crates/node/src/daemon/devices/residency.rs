@@ -162,9 +162,9 @@ impl Residency {
         board.begin_switch(vgpu);
         let is_own = dealer.make_resident(board, Question { now_ns, vgpu, wanted });
         let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        board.end_switch(wanted.page.is_some(), took_ns);
         let entries = board.totals.entries - before.entries;
         let wait_ns = self.terms.entry_ns.saturating_mul(entries).saturating_sub(took_ns);
+        board.end_switch(wanted.page.is_some(), took_ns.saturating_add(wait_ns));
         Brought { wait_ns, is_own }
     }
 

@@ -638,6 +638,9 @@ fn a_modelled_switch_takes_what_is_said() {
     bed.tenants[0].check().unwrap();
     let took = began.elapsed().as_nanos();
     assert!(took >= 9_000_000, "ten entries of 1 ms took {took} ns");
+    let report = bed.report();
+    assert!(report.copying_ns >= 13_000_000, "{report:?}");
+    assert!(report.last_switch.is_some_and(|last| last.ns >= 9_000_000), "what is shown of it");
 }
 
 /// As many parts as before, of which one is another: the plan, which knows numbers, is the same.

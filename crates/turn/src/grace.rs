@@ -1,0 +1,63 @@
+//! How long a holder without work keeps its turn.
+
+/// A holder that pauses for a moment keeps its turn for the yield limit. A turn that began with an
+/// exchange of memory was dear: given up, it would soon begin with another. So it is kept for as
+/// long as that took, at most for its budget: waiting then costs at most twice what was best
+/// (Karlin et al., *Competitive snoopy caching*, 1988: rent for as long as buying costs).
+#[derive(Debug)]
+pub struct Grace {
+    yield_ns: u64,
+    /// The turn that is known.
+    epoch: Option<u64>,
+    /// What exchanges had taken when it began, and at the last look.
+    before_ns: u64,
+    exchanged_ns: u64,
+}
+
+impl Grace {
+    /// With this yield limit, in ns.
+    #[must_use]
+    pub fn new(yield_ns: u64) -> Self {
+        Self { yield_ns, epoch: None, before_ns: 0, exchanged_ns: 0 }
+    }
+
+    /// Before anything is done for the turn of this epoch, if there is one: all exchanges of the
+    /// session's memory so far took so long.
+    pub fn look(&mut self, epoch: Option<u64>, exchanged_ns: u64) {
+        if epoch != self.epoch {
+            // The exchange with which a turn begins comes after the look at which it was not known.
+            (self.epoch, self.before_ns) = (epoch, self.exchanged_ns);
+        }
+        self.exchanged_ns = exchanged_ns;
+    }
+
+    /// For how long a holder keeps a turn of this budget that has nothing to do, in ns.
+    #[must_use]
+    pub fn ns(&self, budget_ns: u64) -> u64 {
+        let exchange_ns = self.exchanged_ns.saturating_sub(self.before_ns);
+        self.yield_ns.max(exchange_ns.min(budget_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1_000;
+    const BUDGET_NS: u64 = 6_000 * US;
+
+    #[test]
+    fn a_turn_that_was_dear_is_kept_for_as_long_as_that_took() {
+        let mut grace = Grace::new(100 * US);
+        grace.look(None, 0);
+        assert_eq!(grace.ns(BUDGET_NS), 100 * US);
+        grace.look(Some(1), 2_000 * US);
+        grace.look(Some(1), 3_000 * US);
+        assert_eq!(grace.ns(BUDGET_NS), 3_000 * US);
+        // What an earlier turn took is not this one's.
+        grace.look(Some(2), 3_000 * US);
+        assert_eq!(grace.ns(BUDGET_NS), 100 * US);
+        grace.look(Some(2), 90_000 * US);
+        assert_eq!(grace.ns(BUDGET_NS), BUDGET_NS);
+    }
+}
