@@ -264,7 +264,7 @@ impl Load {
 pub(crate) fn run(context: &Context) -> Result<Document> {
     let windows = match context.quick {
         true => Windows { rounds: 2, before: 2, count: 2, seconds: 0.25 },
-        false => Windows { rounds: 5, before: 3, count: 8, seconds: 0.3 },
+        false => Windows { rounds: 3, before: 3, count: 8, seconds: 0.3 },
     };
     let text = format!(
         "{TENANTS} tenants on a device of {DEVICE_MIB} MiB; {} rounds of all ways in turn; medians \

@@ -74,7 +74,7 @@ struct Rates {
 const fn span(context: &Context) -> Span {
     match context.quick {
         true => Span { rounds: 1, seconds: 3 },
-        false => Span { rounds: 3, seconds: 10 },
+        false => Span { rounds: 3, seconds: 6 },
     }
 }
 
