@@ -198,10 +198,11 @@ mod tests {
                     let opening = Answer::Versions(VERSIONS);
                     let is_opening = request == Request::Versions;
                     let answer = if is_opening { &opening } else { &answer };
-                    writeln!(&stream, "{}", serde_json::to_string(answer).unwrap()).unwrap();
+                    // Who has the answer looks for what was asked.
                     if !is_opening {
                         kept.lock().unwrap().push(request);
                     }
+                    writeln!(&stream, "{}", serde_json::to_string(answer).unwrap()).unwrap();
                     line.clear();
                 }
             }
