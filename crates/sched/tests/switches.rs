@@ -127,6 +127,17 @@ fn who_gives_up_without_a_switch_leaves_the_device_to_the_other() {
 /// where operations have `met` it: what both had in so many ms, how often the device went from one
 /// to the other, and how far one was ahead at most.
 fn both_busy(config: Config, switch_ns: u64, met: bool, ms: u64) -> ([u64; 2], u64, u64) {
+    both_busy_with(config, switch_ns, met, 0, ms)
+}
+
+/// The same where each waits for its results, and pauses for so long after each ms of work.
+fn both_busy_with(
+    config: Config,
+    switch_ns: u64,
+    met: bool,
+    pause_ns: u64,
+    ms: u64,
+) -> ([u64; 2], u64, u64) {
     let mut device = Device::new(Weight::ONE, switch_ns);
     let up = Event::DeviceUp { device: D, config };
     device.tell(up);
@@ -148,10 +159,19 @@ fn both_busy(config: Config, switch_ns: u64, met: bool, ms: u64) -> ([u64; 2], u
         device.used_ns[session.0 as usize] += 100 * US;
         ahead_ns = ahead_ns.max(device.used_ns[0].abs_diff(device.used_ns[1]));
         let (epoch, usage) = (device.epoch, device.usage(session));
+        let pauses = pause_ns > 0 && device.used_ns[session.0 as usize].is_multiple_of(MS);
+        if pauses {
+            device.tell(Event::Used { session, usage });
+            device.tell(Event::Idle { session });
+        }
         device.tell(match device.revoked {
             true => Event::Released { session, epoch, usage },
             false => Event::Used { session, usage },
         });
+        if pauses {
+            device.pass(pause_ns);
+            device.tell(Event::Runnable { session, estimate_ns: 0 });
+        }
     }
     (device.used_ns, switches, ahead_ns)
 }
@@ -175,4 +195,18 @@ fn dear_switches_are_fewer_and_cheap_ones_are_not() {
     let (_, as_many, _) = both_busy(Config::default(), 0, false, 2_000);
     assert_eq!(cheap, as_many);
     assert!(ahead_ns <= 2 * slack.quantum_ns, "{ahead_ns}");
+}
+
+/// Who waits for each result has no work at the moment at which its turn ends, and goes on all the
+/// same.
+#[test]
+fn who_pauses_goes_on_where_switches_are_dear() {
+    let slack = Config { slack_ns: 500 * MS, slack_switches: 8, ..Config::default() };
+    let pause_ns = 60 * US;
+    let (plain, plain_switches, _) =
+        both_busy_with(Config::default(), 30 * MS, false, pause_ns, 20_000);
+    let (used, switches, ahead_ns) = both_busy_with(slack, 30 * MS, false, pause_ns, 20_000);
+    assert!(plain_switches > 5 * switches, "{plain_switches} without it, {switches} with it");
+    assert!(used[0] + used[1] > 2 * (plain[0] + plain[1]), "{plain:?}, {used:?}");
+    assert!(ahead_ns <= slack.slack_ns + 2 * slack.quantum_ns, "{ahead_ns}");
 }
