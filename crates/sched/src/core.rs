@@ -268,7 +268,8 @@ impl Core {
             self.leave_refill(cx, vgpu);
         }
         if may_anticipate {
-            self.anticipate(cx, key, 0);
+            // It had more commands at its turn's end.
+            self.anticipate(cx, key, 0, true);
         }
     }
 
@@ -330,6 +331,7 @@ impl Core {
         // A session that has more commands would not release early.
         let runnable = cx.tables.session(key).runnable;
         let is_spent = runnable || cx.tables.turn(key).is_spent(in_flight_ns);
+        let worked = is_spent && cx.tables.turn(key).worked();
         let switch_ns = if is_spent { 0 } else { self.end_early(cx, key, in_flight_ns) };
         cx.tables.session(key).predicted_ns = in_flight_ns;
         self.charge(cx, key, to_signed(in_flight_ns), false);
@@ -340,7 +342,7 @@ impl Core {
         self.end_turn(cx, key);
         cx.tables.session(key).served = runnable;
         if !runnable {
-            self.anticipate(cx, key, switch_ns);
+            self.anticipate(cx, key, switch_ns, worked);
         }
         self.count_cap(cx, vgpu, to_signed(in_flight_ns));
         self.grant_if_shared(cx, key);

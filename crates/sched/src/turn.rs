@@ -107,6 +107,11 @@ impl Turn {
         revoked || spent_ns >= self.share_ns - self.share_ns / PART
     }
 
+    /// Whether the device was used for most of the time that is charged for it.
+    pub(crate) fn worked(&self) -> bool {
+        self.idled_ns <= self.spent_ns / 2
+    }
+
     /// What a turn that ended early kept the device from others without being charged for it, in
     /// ns: the way to its worker. At most what is left of a quantum, so that the lag bound needs no
     /// term for it.

@@ -210,3 +210,56 @@ fn who_pauses_goes_on_where_switches_are_dear() {
     assert!(used[0] + used[1] > 2 * (plain[0] + plain[1]), "{plain:?}, {used:?}");
     assert!(ahead_ns <= slack.slack_ns + 2 * slack.quantum_ns, "{ahead_ns}");
 }
+
+/// Beside one that has work at any time: what that one has of the time where the other works for a
+/// moment, pauses, and does so again, and the device is written at each change.
+fn beside_pauses(config: Config, switch_ns: u64, work_ns: u64, pause_ns: u64) -> f64 {
+    let mut device = Device::new(Weight::ONE, switch_ns);
+    device.tell(Event::DeviceUp { device: D, config });
+    let (mut last, mut worked_ns, mut back_ns) = (None, 0, None);
+    while device.now_ns < 20_000 * MS {
+        if back_ns.is_some_and(|at_ns| at_ns <= device.now_ns) {
+            back_ns = None;
+            device.tell(Event::Runnable { session: TINY, estimate_ns: 0 });
+        }
+        let Some(session) = device.node.holders(D).first().copied() else {
+            device.pass(10 * US);
+            continue;
+        };
+        if last.replace(session) != Some(session) {
+            device.tell(Event::Switched { session, switch_ns });
+            device.pass(switch_ns);
+        }
+        let step_ns = if session == TINY { work_ns.min(100 * US) } else { 100 * US };
+        if session == TINY && back_ns.is_some() {
+            device.pass(10 * US);
+        } else {
+            device.pass(step_ns);
+            device.used_ns[session.0 as usize] += step_ns;
+            worked_ns += if session == TINY { step_ns } else { 0 };
+        }
+        let (epoch, usage) = (device.epoch, device.usage(session));
+        if session == TINY && back_ns.is_none() && worked_ns >= work_ns {
+            (worked_ns, back_ns) = (0, Some(device.now_ns + pause_ns));
+            device.tell(Event::Used { session, usage });
+            device.tell(Event::Idle { session });
+            device.tell(Event::Released { session, epoch, usage });
+            continue;
+        }
+        device.tell(match device.revoked {
+            true => Event::Released { session, epoch, usage },
+            false => Event::Used { session, usage },
+        });
+    }
+    device.used_ns[0] as f64 / device.now_ns as f64
+}
+
+/// Longer turns are for those who work through them: nobody waits for one that gives its turns up.
+#[test]
+fn who_gives_turns_up_is_not_waited_for() {
+    let slack = Config { slack_ns: 500 * MS, slack_switches: 8, ..Config::default() };
+    for (work_ns, pause_ns) in [(20 * US, 5 * MS), (MS, 5 * MS), (7 * MS, 20 * MS)] {
+        let share = beside_pauses(slack, 30 * MS, work_ns, pause_ns);
+        assert!(share > 0.7, "{work_ns} ns and {pause_ns} ns leave the other one {share:.3}");
+    }
+}

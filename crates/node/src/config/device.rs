@@ -24,6 +24,7 @@ const OVERSUBSCRIBE_MAX: u64 = 64;
 
 /// The longest time that its memory's monitor may be told, in seconds: a day.
 const WATCHED_MAX_S: u64 = 86_400;
+
 /// An entry that takes longer than a millisecond is a mistake of units.
 const ENTRY_NS_MAX: u64 = 1_000_000;
 

@@ -30,7 +30,7 @@ use super::clock;
 use super::cosched::{Waiters, began_at};
 use super::devices::exports::Export;
 use super::devices::frames::{Dirty, VgpuFiles};
-use super::devices::residency::Brought;
+use super::devices::residency::Exchange;
 use super::driver::{Beginning, Order, Place};
 use super::host::{HostError, HostLedger};
 use super::log::{LogLimit, printable};
@@ -545,7 +545,7 @@ impl Daemon {
         let device = self.device_of(session.key);
         let residency = Arc::clone(self.tables().memory(device).residency());
         let began = Instant::now();
-        let Brought { wait_ns, is_own } =
+        let Exchange { wait_ns, is_own } =
             residency.make_resident(clock::now_ns(), session.vgpu, wanted);
         let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let switch_ns = wait_ns.saturating_add(took_ns);

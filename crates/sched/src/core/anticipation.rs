@@ -47,8 +47,17 @@ impl Core {
     /// quantum, and so little of what it is owed that it stays behind the others. Nobody may begin
     /// a turn meanwhile: it would begin beyond the virtual time, and the lag bound stands on that
     /// turns begin at it.
-    pub(super) fn anticipate(&mut self, cx: &mut Context<'_>, key: SessionKey, switch_ns: u64) {
-        if !self.begins_anticipation(cx, key, switch_ns) {
+    ///
+    /// Who `worked` through its turn would be next also while it is within the slack. Who gave it up
+    /// early, or paused for most of it, has no use for turns that are longer.
+    pub(super) fn anticipate(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: SessionKey,
+        switch_ns: u64,
+        worked: bool,
+    ) {
+        if !self.begins_anticipation(cx, key, switch_ns, worked) {
             self.charge(cx, key, to_signed(switch_ns), true);
         }
     }
@@ -58,6 +67,7 @@ impl Core {
         cx: &mut Context<'_>,
         key: SessionKey,
         switch_ns: u64,
+        worked: bool,
     ) -> bool {
         self.end_anticipation(cx);
         let session = cx.tables.session(key);
@@ -72,7 +82,7 @@ impl Core {
         }
         let owed = match is_free {
             true => Some(Owed { ns: 0, rivals: self.policy.rivals(vgpu) }),
-            false => self.policy.owed(vgpu),
+            false => self.policy.owed(vgpu, worked),
         };
         let Some(owed) = owed else { return false };
         cx.tables.vgpu(vgpu).members.anticipate(local);

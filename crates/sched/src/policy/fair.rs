@@ -206,13 +206,13 @@ impl Policy for Fair {
         self.anticipated = Some(member.tenant);
     }
 
-    fn owed(&self, vgpu: VgpuKey) -> Option<Owed> {
+    fn owed(&self, vgpu: VgpuKey, worked: bool) -> Option<Owed> {
         let (member, group) = self.member(vgpu);
         let (ns, rivals) = match group.awake {
-            0 => (self.tenants.owed_ns(member.tenant), Rivals::Tenants),
+            0 => (self.tenants.owed_ns(member.tenant, worked), Rivals::Tenants),
             // Its own tenant waits, and nobody else.
             _ if self.tenants.waiting() == 1 => {
-                (group.queue.owed_ns(member.place), Rivals::Siblings)
+                (group.queue.owed_ns(member.place, worked), Rivals::Siblings)
             }
             _ => return None,
         };

@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of the model")]
 
 pub(crate) mod histories;
+mod random;
 pub(crate) mod steps;
 
 use std::cmp::Reverse;
@@ -15,6 +16,8 @@ use weft_sched::{
     Action, Actions, Cap, Class, Config, DeviceKey, Event, Node, PolicyId, SessionKey, Tag,
     TenantKey, Usage, VgpuKey, Weight, policy,
 };
+
+pub(crate) use random::Random;
 
 pub(crate) const US: u64 = 1_000;
 pub(crate) const MS: u64 = 1_000_000;
@@ -73,8 +76,11 @@ struct Worker {
     /// Since when it holds a grant with nothing to do.
     idle_since: Option<u64>,
     grant: Option<Grant>,
-    /// Until when the device is written for its memory.
+    /// Since when nothing came, through reports too.
+    paused_since: Option<u64>,
+    /// Until when the device is written for its memory, and how long in this turn.
     switching_until: u64,
+    switch_ns: u64,
     runnable: bool,
     alive: bool,
     /// When it got work, until that is served.
@@ -173,13 +179,11 @@ impl Model {
         let error_ns = in_flight_ns / 1000 * habits.error_permille.unsigned_abs();
         let turn_ns =
             config.quantum_ns + overlap_ns + error_ns + config.sleeper_credit_ns + config.slack_ns;
-        // A turn that began with a switch is kept through a pause as long as that.
-        let grace_ns = config.yield_ns.max(habits.switch_ns.min(config.quantum_ns));
         let mut model = Self {
             now: 0,
             node: Node::new(),
             lag: LagTree::new(turn_ns),
-            waste: WorkConservation::new(grace_ns + overlap_ns + error_ns),
+            waste: WorkConservation::new(config.yield_ns + overlap_ns + error_ns),
             busy_ns: 0,
             decisions: 0,
             steps: 0,
@@ -297,7 +301,9 @@ impl Model {
             idle_ns: 0,
             idle_since: None,
             grant: None,
+            paused_since: None,
             switching_until: 0,
+            switch_ns: 0,
             runnable: false,
             alive: true,
             asked_ns: None,
@@ -547,6 +553,7 @@ impl Model {
         if drained && state.pending.is_empty() {
             state.runnable = false;
             state.idle_since = granted.then_some(self.now);
+            state.paused_since = state.idle_since;
             self.observe_session(worker);
             self.tell(Event::Idle { session: session_key(worker) });
         }
@@ -675,6 +682,7 @@ impl Model {
                 state.grant = Some(Grant { epoch, budget_ns, base_ns, revoked: false });
                 if !state.runnable {
                     state.idle_since = Some(now);
+                    state.paused_since = Some(now);
                 }
                 self.switch(worker, epoch);
             }
@@ -688,6 +696,7 @@ impl Model {
     fn switch(&mut self, worker: usize, epoch: u64) {
         let switch_ns = Random(epoch).below(4) * self.habits.switch_ns / 3;
         self.workers[worker].switching_until = self.now + switch_ns;
+        self.workers[worker].switch_ns = switch_ns;
         if switch_ns > 0 {
             self.later(switch_ns, Tick::Switched { worker });
             self.tell(Event::Switched { session: session_key(worker), switch_ns });
@@ -699,7 +708,14 @@ impl Model {
         let kept = self.node.kept_until_ns(DEVICE).is_some_and(|until_ns| self.now <= until_ns);
         let is_switching =
             |state: &Worker| state.grant.is_some() && self.now < state.switching_until;
-        let busy = !self.queue.is_empty() || kept || self.workers.iter().any(is_switching);
+        // A turn that began with a switch is kept through a pause as long as that.
+        let quantum_ns = self.node.config(DEVICE).unwrap().quantum_ns;
+        let is_kept = |state: &Worker| {
+            let since = state.idle_since.and(state.paused_since);
+            since.is_some_and(|since| self.now <= since + state.switch_ns.min(quantum_ns))
+        };
+        let is_busy = |state: &Worker| is_switching(state) || is_kept(state);
+        let busy = !self.queue.is_empty() || kept || self.workers.iter().any(is_busy);
         let wanted =
             self.workers.iter().any(|state| state.runnable && !self.is_throttled(state.vgpu));
         let result = self.waste.observe(self.now, busy, wanted);
@@ -757,20 +773,6 @@ impl Worker {
         if let Some(since) = self.idle_since.take() {
             self.idle_ns += now - since;
         }
-    }
-}
-
-/// Numbers of a deterministic test (splitmix64).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % limit
     }
 }
 

@@ -49,7 +49,7 @@ struct Question<'a> {
 
 /// What bringing took.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Brought {
+pub(crate) struct Exchange {
     /// How long the device is busy with it yet, in ns, where that is modelled.
     pub(crate) wait_ns: u64,
     /// What came took the slot of another part of the same vGPU.
@@ -154,7 +154,7 @@ impl Residency {
 
     /// Brings the vGPU's parts into its slots: those that it uses, those that the operation names
     /// which begins, and that of a page which one has met.
-    pub(crate) fn make_resident(&self, now_ns: u64, vgpu: u32, wanted: &Wanted) -> Brought {
+    pub(crate) fn make_resident(&self, now_ns: u64, vgpu: u32, wanted: &Wanted) -> Exchange {
         let mut slots = self.lock();
         let began = Instant::now();
         let Slots { board, dealer } = &mut *slots;
@@ -165,7 +165,7 @@ impl Residency {
         let entries = board.totals.entries - before.entries;
         let wait_ns = self.terms.entry_ns.saturating_mul(entries).saturating_sub(took_ns);
         board.end_switch(wanted.page.is_some(), took_ns.saturating_add(wait_ns));
-        Brought { wait_ns, is_own }
+        Exchange { wait_ns, is_own }
     }
 
     /// Whether slots are written ahead of a switch.

@@ -65,8 +65,7 @@ impl FrameSource for Source {
             let now_ns = *self.now_ns.lock().unwrap();
             let bring = || residency.make_resident(now_ns, self.vgpu, wanted);
             // A worker whose daemon died asks its successor again.
-            if let Some(super::Brought { wait_ns, .. }) = survives(bring, &self.frames, self.terms)
-            {
+            if let Some(Exchange { wait_ns, .. }) = survives(bring, &self.frames, self.terms) {
                 return Brought { wait_ns };
             }
         }
