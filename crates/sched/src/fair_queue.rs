@@ -294,10 +294,10 @@ impl FairQueue {
         }
     }
 
-    /// The service that a flow that sleeps is behind those that wait, in ns, or, if its turn was the
-    /// last and it `worked` through it, of the slack not yet ahead: nothing unless it would be next, were it
-    /// awake, but for those who borrow. It keeps its place among them, too: else all that they have borrowed
-    /// would be theirs after each instant of idleness.
+    /// The service that a flow that sleeps is behind those that wait, in ns, or of the slack not
+    /// yet ahead if its turn was the last and it `worked` through it: nothing unless it would be
+    /// next, were it awake, but for those who borrow. It keeps its place among them, too: else all
+    /// that they have borrowed would be theirs after each instant of idleness.
     pub(crate) fn owed_ns(&self, key: u32, worked: bool) -> Option<u64> {
         let flow = self.flows[key as usize];
         let (least, _) = self.least()?;

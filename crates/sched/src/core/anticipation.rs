@@ -48,8 +48,8 @@ impl Core {
     /// a turn meanwhile: it would begin beyond the virtual time, and the lag bound stands on that
     /// turns begin at it.
     ///
-    /// Who `worked` through its turn would be next also while it is within the slack. Who gave it up
-    /// early, or paused for most of it, has no use for turns that are longer.
+    /// Who `worked` through its turn would be next also while it is within the slack. Who gave it
+    /// up early, or paused for most of it, has no use for turns that are longer.
     pub(super) fn anticipate(
         &mut self,
         cx: &mut Context<'_>,

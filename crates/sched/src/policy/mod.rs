@@ -336,7 +336,8 @@ pub trait Policy: State + fmt::Debug + Send {
 
     /// What a vGPU that sleeps is behind those that wait, and among whom: among tenants where
     /// nobody else of its own has work, among its tenant's vGPUs where no other tenant has.
-    /// Nothing unless it would be next, were it awake; who `worked` through its turn may be so by the slack.
+    /// Nothing unless it would be next, were it awake. Who `worked` through its turn may be so by
+    /// the slack.
     fn owed(&self, _vgpu: VgpuKey, _worked: bool) -> Option<Owed> {
         None
     }
