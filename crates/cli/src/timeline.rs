@@ -153,6 +153,7 @@ impl<'a> Timeline<'a> {
             | Event::SyncCalls { .. }
             | Event::Switched { .. }
             | Event::Paged { .. }
+            | Event::Prefer { .. }
             | Event::OnCpu { .. }
             | Event::Adopt { .. }
             | Event::Timer => {}

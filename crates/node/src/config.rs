@@ -56,7 +56,7 @@ pub const SESSIONS_MAX: u64 = weft_ring::PARTICIPANTS as u64;
 
 /// The most that a vGPU goes on for where switches are dear, on a device that lends more memory
 /// than it has, in µs.
-const OVERSUBSCRIBED_SLACK_US: u64 = 500_000;
+const OVERSUBSCRIBED_SLACK_US: u64 = 1_000_000;
 
 /// Bytes that a Unix socket's path may have.
 const SOCKET_PATH_MAX: usize = 107;
@@ -163,7 +163,7 @@ pub struct SchedulingConfig {
     /// Service, at most a quantum, that a vGPU keeps a claim to while it sleeps.
     pub sleeper_credit_us: u64,
     /// σ: service that a vGPU whose turn ended may be ahead of the others and go on, at most, so
-    /// that there are fewer switches where they are dear. Absent: half a second on a device that
+    /// that there are fewer switches where they are dear. Absent: a second on a device that
     /// lends more memory than it has, nothing on others.
     pub slack_us: Option<u64>,
     /// Service that a user-facing vGPU may be ahead of its weight's part when it goes before batch

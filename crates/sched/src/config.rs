@@ -33,6 +33,10 @@ pub struct Config {
     /// σ is this many times what a switch between vGPUs takes for their memory, as a mean of late,
     /// and at most `slack_ns`. With 0 it is `slack_ns` at any time.
     pub slack_switches: u64,
+    /// Service, at its own weight, that the vGPU which [`Event::Prefer`](crate::Event::Prefer)
+    /// names may be beyond the smallest tag and be next under `fair`. It enters the lag bound like
+    /// `slack_ns`, of which the larger one counts.
+    pub reach_ns: u64,
     /// What it costs to give the device to another session. Who gives a turn up early, with others
     /// waiting, is charged for it.
     pub switch_ns: u64,
@@ -52,7 +56,7 @@ const PREPARE_LEAD_NS: u64 = 200_000;
 /// The quantum on devices that preempt, where a switch is dear (FairGV §3.2.1).
 pub const PREEMPTIVE_QUANTUM_NS: u64 = 30_000_000;
 
-const RANGES: [(&str, RangeInclusive<u64>); 11] = [
+const RANGES: [(&str, RangeInclusive<u64>); 12] = [
     ("quantum_ns", 10_000..=10_000_000_000),
     ("yield_ns", 0..=1_000_000_000),
     ("prepare_lead_ns", 0..=1_000_000_000),
@@ -61,6 +65,7 @@ const RANGES: [(&str, RangeInclusive<u64>); 11] = [
     ("sleeper_credit_ns", 0..=10_000_000_000),
     ("slack_ns", 0..=10_000_000_000),
     ("slack_switches", 0..=1_000),
+    ("reach_ns", 0..=10_000_000_000),
     ("switch_ns", 0..=1_000_000_000),
     ("borrow_ns", 0..=60_000_000_000),
     ("slice_ns", 100_000..=10_000_000_000),
@@ -78,6 +83,7 @@ impl Default for Config {
             sleeper_credit_ns: 0,
             slack_ns: 0,
             slack_switches: 0,
+            reach_ns: 0,
             switch_ns: 50_000,
             borrow_ns: 20_000_000,
             slice_ns: 2_000_000,
@@ -92,6 +98,11 @@ impl Config {
     pub fn overlap(self, overlap_ns: u64) -> Self {
         let prepare_lead_ns = overlap_ns.saturating_add(PREPARE_LEAD_NS);
         Self { overlap_ns, prepare_lead_ns, ..self }
+    }
+
+    /// σ of the lag bound, in ns: how far beyond the smallest tag anybody may be and be next.
+    pub fn sigma_ns(&self) -> u64 {
+        self.slack_ns.max(self.reach_ns)
     }
 
     /// σ until the first switches tell what they take, in ns.
@@ -110,6 +121,7 @@ impl Config {
             self.sleeper_credit_ns,
             self.slack_ns,
             self.slack_switches,
+            self.reach_ns,
             self.switch_ns,
             self.borrow_ns,
             self.slice_ns,

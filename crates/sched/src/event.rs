@@ -219,6 +219,13 @@ pub enum Event {
         /// How long, in ns.
         paged_ns: u64,
     },
+    /// Who should be next when the turn that goes on is over, for a reason that the core does not
+    /// know: its memory is being written. It is, under `fair`, if it waits then and is at most
+    /// [`Config::reach_ns`] beyond the smallest tag. It holds until a turn begins.
+    Prefer {
+        /// The vGPU.
+        vgpu: VgpuKey,
+    },
     /// A vCPU of the vGPU's tenant was switched in or out by the CPU scheduler. Only `strict_co`
     /// listens (Pegasus, Algorithm 1), and only a simulator knows.
     OnCpu {

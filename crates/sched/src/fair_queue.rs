@@ -38,10 +38,12 @@ pub(crate) struct FairQueue {
     last: Option<u32>,
     /// Who sleeps so briefly that it does not count: see [`FairQueue::anticipate`].
     anticipated: Option<u32>,
+    /// Who is next within reach: see [`FairQueue::prefer`].
+    preferred: Option<u32>,
     rules: Rules,
 }
 
-/// What a queue may do beyond the plain rule. By default, nothing; both enter the lag bound.
+/// What a queue may do beyond the plain rule. By default, nothing; all of it enters the lag bound.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rules {
     /// Service that a sleeper may be behind the virtual time when it wakes, in ns.
@@ -50,6 +52,9 @@ pub(crate) struct Rules {
     /// smallest tag, so that there are fewer switches. As service, it is the same debt at any
     /// weight.
     pub(crate) slack_ns: u64,
+    /// A flow that is preferred is next while it is at most this much service ahead of the smallest
+    /// tag.
+    pub(crate) reach_ns: u64,
 }
 
 /// How far flows borrow, in ns of service. It enters the lag bound.
@@ -221,6 +226,7 @@ impl FairQueue {
         }
         self.last = self.last.filter(|last| *last != key);
         self.anticipated = self.anticipated.filter(|one| *one != key);
+        self.preferred = self.preferred.filter(|one| *one != key);
         self.flows[key as usize].awake = false;
         self.keep_debt(reached);
     }
@@ -333,7 +339,38 @@ impl FairQueue {
             let flow = self.flows[*last as usize];
             goes_on && flow.awake && !flow.borrows && flow.start <= least.plus(self.slack(flow))
         });
-        Some(last.unwrap_or(key))
+        Some(last.or_else(|| self.preferred_before(least)).unwrap_or(key))
+    }
+
+    /// From now on this flow is next, among those that do not borrow, while it waits and is within
+    /// reach; with nothing, nobody is preferred.
+    pub(crate) fn prefer(&mut self, key: Option<u32>) {
+        self.preferred = key;
+    }
+
+    /// Who goes before a flow of tag `start` because it is preferred.
+    #[inline]
+    fn preferred_before(&self, start: Tag) -> Option<u32> {
+        self.preferred.filter(|key| self.waits_within(*key, start))
+    }
+
+    fn waits_within(&self, key: u32, least: Tag) -> bool {
+        let flow = self.flows[key as usize];
+        let reach = Tag::from_service(self.rules.reach_ns, flow.weight);
+        flow.awake
+            && !flow.borrows
+            && self.running != Some(key)
+            && flow.start <= least.plus(reach)
+    }
+
+    /// Whether a flow waits and would be next now, were it preferred.
+    pub(crate) fn reaches(&self, key: u32) -> bool {
+        self.waiting.peek().is_some_and(|(least, _)| self.waits_within(key, least))
+    }
+
+    /// Whether a flow has the turn.
+    pub(crate) fn runs(&self, key: u32) -> bool {
+        self.running == Some(key)
     }
 
     /// The member whose flow is next.
@@ -402,12 +439,17 @@ impl FairQueue {
             (finish, key) < (start, next) || (ahead > Tag::ZERO && finish <= start.plus(ahead))
         };
         let others = self.waiting.peek().is_none_or(|least| goes_before(least, ahead));
+        // Within its slack it goes on, whoever is preferred.
+        let passes = |(start, _): (Tag, u32)| {
+            self.rules.slack_ns == 0 && self.preferred_before(start.min(finish)).is_some()
+        };
+        let is_passed = !flow.borrows && self.waiting.peek().is_some_and(passes);
         let borrowers = if flow.borrows {
             self.first_borrower().is_none_or(|least| goes_before(least, Tag::ZERO))
         } else {
             self.borrower_before(finish).is_none()
         };
-        flow.awake && others && borrowers
+        flow.awake && others && borrowers && !is_passed
     }
 
     fn may_borrow(&self, flow: Flow) -> Tag {
@@ -449,10 +491,10 @@ impl FairQueue {
 }
 
 codec!(struct FairQueue {
-    flows, waiting, borrowing, virtual_time, running, last, anticipated, rules,
+    flows, waiting, borrowing, virtual_time, running, last, anticipated, preferred, rules,
 });
 codec!(struct Flow { start, weight, member, awake, borrows, woken });
-codec!(struct Rules { sleeper_credit_ns, slack_ns });
+codec!(struct Rules { sleeper_credit_ns, slack_ns, reach_ns });
 codec!(struct Terms { borrow_ns, turn_ns });
 codec!(struct Borrowing { waiting, terms, debt });
 

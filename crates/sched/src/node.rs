@@ -178,6 +178,13 @@ impl Node {
         core.upcoming(self.vgpu_of(holder)?, self.config(device)?.quantum_ns)
     }
 
+    /// Who may be next on a device when the turn that goes on is over, if it is preferred
+    /// ([`Event::Prefer`]): those that wait and are not too far ahead. None where the policy has
+    /// one order and no other.
+    pub fn within_reach(&self, device: DeviceKey) -> Vec<VgpuKey> {
+        self.core(device).map(|core| core.policy.within_reach()).unwrap_or_default()
+    }
+
     /// Whether a device's policy gives turns of wall time, whatever the device executes meanwhile.
     pub fn slices_wall_time(&self, device: DeviceKey) -> bool {
         self.core(device).is_some_and(|core| core.policy.charges() == Charges::WallTime)
@@ -263,6 +270,9 @@ impl Node {
             }
             Event::SetOwner { vgpu, owner } => {
                 self.with_vgpu(vgpu, out, |core, cx| core.set_owner(cx, vgpu, owner))
+            }
+            Event::Prefer { vgpu } => {
+                self.with_vgpu(vgpu, out, |core, _| core.policy.prefer(vgpu))
             }
             Event::OnCpu { vgpu, on } => {
                 self.with_vgpu(vgpu, out, |core, _| core.policy.on_cpu(vgpu, on))

@@ -125,6 +125,7 @@ fn example_from(begin: u64) -> Vec<u8> {
         Event::Pieces { session, pieces: 3 },
         Event::Switched { session, switch_ns: 1_000_000 },
         Event::Paged { session, paged_ns: 500_000 },
+        Event::Prefer { vgpu },
         Event::RemoveSession { session },
         Event::RemoveVgpu { vgpu },
         Event::RemoveTenant { tenant },

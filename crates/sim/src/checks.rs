@@ -38,7 +38,7 @@ impl Limits {
             + costs.slice.ns
             + setup.preemption.map_or(0, |preemption| preemption.cost_ns());
         // The design's: the quantum, σ and the sleeper credit.
-        let plain_ns = config.quantum_ns + config.sleeper_credit_ns + config.slack_ns;
+        let plain_ns = config.quantum_ns + config.sleeper_credit_ns + config.sigma_ns();
         // A worker gives its turn back before its last work has drained, and knows what is left
         // of it no better than its lead: work may have waited behind another's.
         let pipelined_ns = plain_ns + lead_ns(config) + config.yield_ns + handover_ns;

@@ -365,7 +365,7 @@ fn compare(
 }
 
 /// Turns of 1 s, where a page's contents are swapped, beside turns that are as long as switches
-/// make them, up to half a second: what a node has that lends memory. The throughput of whole-vGPU
+/// make them, up to a second: what a node has that lends memory. The throughput of whole-vGPU
 /// swap in turns of 1 s.
 fn long_turns(
     context: &Context,

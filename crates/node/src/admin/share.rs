@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use weft_api::node::{DeviceReport, Stats, VgpuReport, VgpuState, ratio};
+use weft_api::node::{Stats, VgpuReport, VgpuState, ratio};
 use weft_sched::balance::{Demand, divide_device};
 
 use crate::config::PPM;
@@ -42,8 +42,8 @@ pub struct Share {
 /// in a window of half a second.
 const TOLERANCE: f64 = 0.04;
 
-/// A device that is used for more than this has no time that somebody did not ask for: what is
-/// missing went into switching.
+/// A device that is used for more than this, with what its memory took to bring, has no time that
+/// somebody did not ask for: what is missing went into switching.
 const SATURATED: f64 = 0.85;
 
 /// Each vGPU's part of its device between two [`Stats`], in the order of `after`.
@@ -78,8 +78,10 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
     let total: u64 = used.iter().sum();
     // Counters are read a little after the clock.
     let wall_ns = after.now_ns.saturating_sub(before.now_ns).max(total);
-    let is_this = |report: &&DeviceReport| report.name == device;
-    let is_fair = after.devices.iter().find(is_this).is_some_and(|report| report.policy == "fair");
+    let report = |stats: &Stats| stats.devices.iter().find(|report| report.name == device);
+    let is_fair = report(after).is_some_and(|report| report.policy == "fair");
+    let exchanging = |stats| report(stats).map_or(0, |report| report.memory.copying_ns);
+    let exchanged_ns = exchanging(after).saturating_sub(exchanging(before));
     let of = |vgpu: &VgpuReport, parts: &[f64]| {
         let place = active.iter().position(|other| other.name == vgpu.name);
         place.and_then(|place| parts.get(place)).copied().unwrap_or(0.0)
@@ -91,7 +93,8 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
     let share = |(vgpu, &used): (&&VgpuReport, &u64)| {
         let (of_device, entitled) = (ratio(used, wall_ns), of(vgpu, &entitled));
         let measured = ratio(used, total);
-        let had = if ratio(total, wall_ns) > SATURATED { measured } else { of_device };
+        let is_full = ratio(total.saturating_add(exchanged_ns), wall_ns) > SATURATED;
+        let had = if is_full { measured } else { of_device };
         Share {
             vgpu: vgpu.name.clone(),
             weight: vgpu.weight,
@@ -317,6 +320,14 @@ mod tests {
         let even = |name| vgpu(name, 1, 450, VgpuState::Waiting);
         let full = Stats { now_ns: 1000, ..stats(vec![even("a"), even("b")]) };
         assert!(!shares(&before, &full).iter().any(|share| share.asks_for_less));
+        // The same where bringing their memory took most of the time.
+        let swapping = |copying_ns| {
+            let mut stats = Stats { now_ns: 1000, ..stats(vec![vgpu("a", 1, 100, VgpuState::Idle), vgpu("b", 1, 100, VgpuState::Waiting)]) };
+            stats.devices.iter_mut().for_each(|device| device.memory.copying_ns = copying_ns);
+            stats
+        };
+        let asks = |after| shares(&before, &after).iter().filter(|share| share.asks_for_less).count();
+        assert_eq!([asks(swapping(700)), asks(swapping(0))], [0, 2]);
         let mut raced = both;
         raced.devices.iter_mut().for_each(|device| device.policy = "unmanaged".to_owned());
         assert!(!shares(&before, &raced)[1].asks_for_less, "there nothing is due to anybody");

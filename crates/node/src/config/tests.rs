@@ -194,7 +194,7 @@ fn who_goes_on_for_the_sake_of_memory_does_so_where_memory_is_lent() {
         config.slack_us(&config.devices[0])
     };
     let lent = ("device.oversubscribe", "2");
-    assert_eq!([slack_us(&[]), slack_us(&[lent])], [0, 500_000]);
+    assert_eq!([slack_us(&[]), slack_us(&[lent])], [0, 1_000_000]);
     let set = ("scheduling.slack_us", "7000");
     assert_eq!([slack_us(&[set]), slack_us(&[lent, set])], [7_000, 7_000]);
     assert_eq!(slack_us(&[lent, ("scheduling.slack_us", "0")]), 0);

@@ -626,6 +626,7 @@ impl Driver {
 
     /// Does what follows from what has happened to turns.
     fn follow(&mut self) {
+        let mut preferred = Vec::new();
         for effect in self.turns.take_effects() {
             let now_ns = clock::now_ns();
             match effect {
@@ -635,8 +636,8 @@ impl Driver {
                     let device = self.turns.node().device_of(session);
                     if let (Some(own), Some(device)) = (self.sessions.get(&session.0), device) {
                         self.trace.begin(device.0, own.vgpu, session.0, now_ns);
-                        let next = || self.turns.node().upcoming(device).map(|next| next.0);
-                        self.memory.begin_turn(device, own.vgpu, next);
+                        let (node, vgpu) = (self.turns.node(), VgpuKey(own.vgpu));
+                        preferred.extend(self.memory.begin_turn(node, device, vgpu));
                     }
                 }
                 Effect::Ended { session, used_ns } => {
@@ -656,6 +657,9 @@ impl Driver {
                 // The doorbells have rung, and the timer is looked at before each sleep.
                 Effect::Granted { begins: false, .. } | Effect::Asked { .. } | Effect::Timer => {}
             }
+        }
+        for vgpu in preferred {
+            self.tell(Event::Prefer { vgpu });
         }
     }
 

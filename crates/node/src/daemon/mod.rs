@@ -37,7 +37,7 @@ mod tasks;
 mod tenancy;
 mod trace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -196,13 +196,19 @@ pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
     runtime::check_dirs(config)?;
     config.sockets.admin_group_id()?;
     let mut config = config.clone();
+    let mut slacks = BTreeSet::new();
     for place in 0..config.devices.len() {
         let can = devices::identify(&mut config.devices[place])?.capabilities;
         let settings = terms(&config, &config.devices[place], can)?;
         config.devices[place].quantum_us = Some(settings.quantum_ns / 1000);
+        slacks.insert(settings.slack_ns / 1000);
         if let Some(dir) = &config.devices[place].swap_dir {
-            devices::frames::ensure_swaps(dir)?;
+            devices::frames::ensure_swaps(dir, config.devices[place].lent_bytes())?;
         }
+    }
+    // It is a setting of the node; devices that have different ones by default go on doing so.
+    if let (Some(slack_us), 1) = (slacks.first(), slacks.len()) {
+        config.scheduling.slack_us = Some(*slack_us);
     }
     if config.state_dir.exists() {
         open_registry(&config)?;
@@ -417,9 +423,9 @@ fn holding_ms(config: &NodeConfig, can: Capabilities) -> u64 {
     }
 }
 
-/// Of a device whose switches are dear, at most a ninth of the time goes into them, within the
+/// Of a device whose switches are dear, at most a seventeenth of the time goes into them, within the
 /// slack that is allowed.
-const SLACK_SWITCHES: u64 = 8;
+const SLACK_SWITCHES: u64 = 16;
 
 /// How a device that can do this is shared.
 fn terms(
@@ -429,15 +435,17 @@ fn terms(
 ) -> anyhow::Result<SchedConfig> {
     let times = &config.scheduling;
     let policy = weft_sched::policy::for_node(device.policy.as_deref().unwrap_or(&times.policy))?;
+    let quantum_ns = config.quantum_us(device, can) * 1000;
     let settings = SchedConfig {
         policy,
-        quantum_ns: config.quantum_us(device, can) * 1000,
+        quantum_ns,
         yield_ns: times.yield_us * 1000,
         // The device must have had the chance to end an endless kernel, or a long block, by itself.
         overdue_ns: (times.overdue_ms + holding_ms(config, can)) * 1_000_000,
         sleeper_credit_ns: times.sleeper_credit_us * 1000,
         slack_ns: config.slack_us(device) * 1000,
         slack_switches: SLACK_SWITCHES,
+        reach_ns: if device.dealing()?.writes_ahead() { quantum_ns } else { 0 },
         borrow_ns: times.borrow_ms * 1_000_000,
         slice_ns: times.slice_us * 1000,
         ..SchedConfig::default().overlap(times.overlap_us * 1000)

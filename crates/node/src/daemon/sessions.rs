@@ -537,7 +537,15 @@ impl Daemon {
                 .may_take_host_memory(session, |host, of_user| host.promise(key, bytes, of_user))
                 .map(|()| Reply::Done),
         };
-        outcome.unwrap_or_else(|error| refused(session, error))
+        outcome.unwrap_or_else(|error| {
+            if matches!(error, LedgerError::Swap)
+                && let Some(suppressed) = self.lines.line(session.payer, Instant::now())
+            {
+                let (session, vgpu) = (session.start.session, session.start.vgpu.as_str());
+                tracing::warn!(session, vgpu, suppressed, "out of memory: device.swap_dir is full");
+            }
+            refused(session, error)
+        })
     }
 
     /// Brings parts of a vGPU's memory into slots; nobody waits for the tables meanwhile.

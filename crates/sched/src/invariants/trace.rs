@@ -129,6 +129,7 @@ impl TraceLag {
             | Event::Pieces { .. }
             | Event::Switched { .. }
             | Event::Paged { .. }
+            | Event::Prefer { .. }
             | Event::OnCpu { .. }
             | Event::Timer => {}
         }
@@ -184,7 +185,7 @@ impl TraceLag {
     /// A session that was not seen before, and its vGPU and tenant where they are new.
     fn admit(&mut self, node: &Node, key: SessionKey, session: &SessionEntry, vgpu: &Vgpu) {
         let Some(config) = node.config(vgpu.device) else { return };
-        let turn_ns = config.quantum_ns + config.sleeper_credit_ns + config.slack_ns;
+        let turn_ns = config.quantum_ns + config.sleeper_credit_ns + config.sigma_ns();
         let traced = self.devices.entry(vgpu.device).or_insert_with(|| Traced {
             tree: LagTree::new(turn_ns),
             tenants: BTreeSet::new(),

@@ -35,7 +35,7 @@ use crate::node::Node;
 const MAGIC: &[u8; 8] = b"WEFTJRNL";
 
 /// The version of the format. It changes with the fields of events, actions and state.
-pub const VERSION: u16 = 12;
+pub const VERSION: u16 = 13;
 
 /// Writes a journal. It only appends to the buffer that it is given: the caller writes that out.
 ///
@@ -111,6 +111,7 @@ codec!(enum Event {
     25 SetTenantCap { tenant, cap },
     26 SetOwner { vgpu, owner },
     27 Paged { session, paged_ns },
+    28 Prefer { vgpu },
 });
 codec!(enum TimerReason {
     0 Handover {},

@@ -3,10 +3,10 @@
 //! A turn order is that of the layout among vGPUs with equal tags, or bends within σ. While one
 //! runs, slots of the next two are written that neither it nor an earlier one of them uses.
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::layout::Layout;
+use super::order::TurnOrder;
 use super::succession::{Candidate, successor};
 use super::table::{Step, Table};
 use crate::key::VgpuKey;
@@ -108,19 +108,14 @@ impl Ahead {
         last: Option<VgpuKey>,
         visible: impl Fn(VgpuKey) -> usize,
     ) -> Option<VgpuKey> {
-        let of_turn = |(turn, index): (usize, &usize)| (layout.places[*index].vgpu, turn);
-        let turns: BTreeMap<VgpuKey, usize> =
-            layout.order.iter().enumerate().map(of_turn).collect();
-        let count = turns.len();
-        let now = last.and_then(|last| turns.get(&last));
-        let distance = |turn: usize| now.map_or(turn, |now| (turn + count - now - 1) % count);
+        let order = TurnOrder::of(layout);
         let candidates: Vec<Candidate> = (0..)
             .zip(waiting)
             .filter(|(_, one)| table.place(one.vgpu).is_some())
             .filter_map(|(index, one)| {
                 let bends = self.sigma_ns.is_some();
                 let visible = if bends { visible(one.vgpu) } else { 0 };
-                let distance = distance(*turns.get(&one.vgpu)?);
+                let distance = order.distance(last, one.vgpu)?;
                 Some(Candidate { index, tag_ns: one.tag_ns, distance, visible })
             })
             .collect();

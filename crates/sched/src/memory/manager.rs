@@ -3,7 +3,6 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::ahead::{Ahead, Waiting};
 use super::dynamic::{self, Change, Dynamic};
 use super::layout::Layout;
 use super::monitor::{Monitor, MonitorConfig};
@@ -40,8 +39,6 @@ pub struct ManagerConfig {
     pub period_ns: u64,
     /// A quantum in ns: a vGPU's rate is its utilisation in these.
     pub quantum_ns: u64,
-    /// How far the order of turns may bend, as [`Ahead::sigma_ns`].
-    pub sigma_ns: Option<u64>,
     /// Whether a better layout is searched for by whoever asks for a [`Search`], where the rule is
     /// that it must pay: a change takes the layout in which nobody moves, at once.
     pub defers: bool,
@@ -236,25 +233,6 @@ impl Manager {
         steps: &mut Vec<Step>,
     ) -> Option<usize> {
         self.table.prefetch(vgpu, before, steps)
-    }
-
-    /// Whose turn is next after `last`, as [`Ahead::next`].
-    pub fn next(&self, waiting: &[Waiting], last: Option<VgpuKey>) -> Option<VgpuKey> {
-        self.ahead().next(&self.layout, &self.table, waiting, last)
-    }
-
-    /// Writes up to so many slots of those that are next, as [`Ahead::write`].
-    pub fn write_ahead(
-        &mut self,
-        waiting: &[Waiting],
-        slots: usize,
-        steps: &mut Vec<Step>,
-    ) -> usize {
-        self.ahead().write(&self.layout, &mut self.table, waiting, slots, steps)
-    }
-
-    fn ahead(&self) -> Ahead {
-        Ahead { sigma_ns: self.config.sigma_ns, hidden: self.config.hidden }
     }
 
     /// Where everybody that is not idle lies.

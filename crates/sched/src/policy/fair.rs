@@ -23,6 +23,8 @@ pub(super) struct Fair {
     members: Vec<Member>,
     /// The tenant whose vGPU is expected to go on at once.
     anticipated: Option<u32>,
+    /// The tenant whose vGPU is preferred.
+    preferred: Option<u32>,
     rules: Rules,
     terms: Terms,
     /// vGPUs that are user-facing.
@@ -52,12 +54,14 @@ impl Fair {
         let rules = Rules {
             sleeper_credit_ns: setup.config.sleeper_credit_ns,
             slack_ns: setup.config.slack_at_first_ns(),
+            reach_ns: setup.config.reach_ns,
         };
         let tenants = FairQueue::new(setup.virtual_time, rules);
         let &Config { borrow_ns, quantum_ns, .. } = setup.config;
         let terms = Terms { borrow_ns, turn_ns: quantum_ns };
         let (groups, members) = (Vec::new(), Vec::new());
-        Self { tenants, groups, members, anticipated: None, rules, terms, user_facing: 0 }
+        let (anticipated, preferred, user_facing) = (None, None, 0);
+        Self { tenants, groups, members, anticipated, preferred, rules, terms, user_facing }
     }
 
     fn member(&self, vgpu: VgpuKey) -> (Member, &Group) {
@@ -80,6 +84,14 @@ impl Fair {
         }
     }
 
+    /// Nobody is preferred from here on.
+    fn end_preference(&mut self) {
+        if let Some(tenant) = self.preferred.take() {
+            self.tenants.prefer(None);
+            self.groups[tenant as usize].queue.prefer(None);
+        }
+    }
+
     fn first_of(&self, tenant: u32) -> Option<VgpuKey> {
         self.groups[tenant as usize].queue.first().map(VgpuKey)
     }
@@ -96,6 +108,7 @@ impl Policy for Fair {
     }
 
     fn remove_tenant(&mut self, tenant: TenantKey) {
+        self.preferred = self.preferred.filter(|one| *one != tenant.0);
         self.tenants.remove(tenant.0);
         self.groups[tenant.index()] = Group::default();
     }
@@ -173,6 +186,26 @@ impl Policy for Fair {
         groups.chain([&mut self.tenants]).for_each(|queue| queue.set_slack(slack_ns));
     }
 
+    fn prefer(&mut self, vgpu: VgpuKey) {
+        self.end_preference();
+        let (member, group) = self.member_mut(vgpu);
+        group.queue.prefer(Some(member.place));
+        self.tenants.prefer(Some(member.tenant));
+        self.preferred = Some(member.tenant);
+    }
+
+    fn within_reach(&self) -> Vec<VgpuKey> {
+        let tenants = (0..).zip(&self.groups).filter(|(tenant, group)| {
+            // Who has the turn will have been served by its end, like everybody within reach.
+            group.awake > 0 && (self.tenants.runs(*tenant) || self.tenants.reaches(*tenant))
+        });
+        let waiting = |vgpu: &VgpuKey| {
+            let (member, group) = self.member(*vgpu);
+            group.queue.reaches(member.place)
+        };
+        tenants.flat_map(|(_, group)| group.vgpus.iter()).filter(waiting).collect()
+    }
+
     fn wake(&mut self, vgpu: VgpuKey) {
         let (member, group) = self.member_mut(vgpu);
         group.queue.wake(member.place);
@@ -236,6 +269,7 @@ impl Policy for Fair {
     }
 
     fn start(&mut self, vgpu: VgpuKey) {
+        self.end_preference();
         let (member, group) = self.member_mut(vgpu);
         group.queue.start(member.place);
         self.tenants.start(member.tenant);
@@ -287,6 +321,8 @@ impl Policy for Fair {
     }
 }
 
-codec!(struct Fair { tenants, groups, members, anticipated, rules, terms, user_facing });
+codec!(struct Fair {
+    tenants, groups, members, anticipated, preferred, rules, terms, user_facing,
+});
 codec!(struct Group { queue, vgpus, awake, urgent });
 codec!(struct Member { tenant, place, user_facing });

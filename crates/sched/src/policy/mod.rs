@@ -323,6 +323,14 @@ pub trait Policy: State + fmt::Debug + Send {
     /// ns.
     fn set_slack(&mut self, _slack_ns: u64) {}
 
+    /// Who is next once, if it waits then and is within reach ([`Config::reach_ns`]).
+    fn prefer(&mut self, _vgpu: VgpuKey) {}
+
+    /// Those that wait and would be next if preferred.
+    fn within_reach(&self) -> Vec<VgpuKey> {
+        Vec::new()
+    }
+
     /// A vGPU has work again.
     fn wake(&mut self, vgpu: VgpuKey);
 

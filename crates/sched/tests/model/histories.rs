@@ -103,7 +103,8 @@ fn settings(source: &mut impl Source) -> (Config, Habits) {
         settle_delay_ns: source.below(2) * source.below(MS),
         switch_ns: source.below(2) * source.below(4 * MS),
     };
-    let config = Config { slack_switches: source.below(2) * 8, ..config };
+    let reach_ns = source.below(2) * source.below(2 * quantum_ns);
+    let config = Config { slack_switches: source.below(2) * 8, reach_ns, ..config };
     (config, habits)
 }
 

@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of the model")]
 
 pub(crate) mod histories;
+mod preferring;
 mod random;
 pub(crate) mod steps;
 
@@ -178,7 +179,7 @@ impl Model {
         let in_flight_ns = habits.window_ns + PIECE_MAX_NS;
         let error_ns = in_flight_ns / 1000 * habits.error_permille.unsigned_abs();
         let turn_ns =
-            config.quantum_ns + overlap_ns + error_ns + config.sleeper_credit_ns + config.slack_ns;
+            config.quantum_ns + overlap_ns + error_ns + config.sleeper_credit_ns + config.sigma_ns();
         let mut model = Self {
             now: 0,
             node: Node::new(),
@@ -649,6 +650,7 @@ impl Model {
         match action {
             Action::Grant { session, epoch, budget_ns, .. } => {
                 self.take_grant(session.0 as usize, epoch, budget_ns);
+                self.prefer_somebody(epoch);
             }
             Action::Revoke { session, epoch, .. } => {
                 let worker = session.0 as usize;

@@ -73,16 +73,18 @@ fn class() -> impl Strategy<Value = Class> {
     prop_oneof![2 => Just(Class::UserFacing { sla_ns: 200 * MS }), 1 => Just(Class::Batch)]
 }
 
-/// Settings of `fair`, with and without sleeper credit, slack and borrowing.
+/// Settings of `fair`, with and without sleeper credit, slack, preferences and borrowing.
 pub(crate) fn config() -> impl Strategy<Value = Config> {
     let quantum = prop_oneof![2 => Just(6 * MS), 1 => 200 * US..10 * MS];
     let borrow = prop_oneof![1 => Just(0), 3 => 0..100 * MS];
-    (quantum, 0..=1_000u64, prop_oneof![2 => Just(0), 1 => 0..6 * MS], borrow).prop_map(
-        |(quantum_ns, credit_permille, slack_ns, borrow_ns)| Config {
+    let some = || prop_oneof![2 => Just(0), 1 => 0..6 * MS];
+    (quantum, 0..=1_000u64, some(), some(), borrow).prop_map(
+        |(quantum_ns, credit_permille, slack_ns, reach_ns, borrow_ns)| Config {
             quantum_ns,
             sleeper_credit_ns: (quantum_ns * credit_permille / 1_000)
                 .saturating_sub(quantum_ns / 2),
             slack_ns,
+            reach_ns,
             borrow_ns,
             ..Config::default()
         },

@@ -127,7 +127,6 @@ fn settings(placement: &str, rule: Rule, monitor: MonitorConfig, region: usize) 
         monitor,
         period_ns: memory::PERIOD_NS,
         quantum_ns: QUANTUM_NS,
-        sigma_ns: None,
         defers: false,
     }
 }

@@ -27,8 +27,8 @@ pub(crate) struct Next {
     pub(crate) slots: Arc<Residency>,
     /// Who has it: its slots stay.
     pub(crate) holder: u32,
-    /// Who is next, if anybody: with nobody, nothing more is written.
-    pub(crate) next: Option<u32>,
+    /// Who is next, in order: with nobody, nothing more is written.
+    pub(crate) next: Vec<u32>,
 }
 
 /// The thread. It ends when this is dropped.
@@ -74,7 +74,7 @@ fn run(orders: &Receiver<Next>) {
             Some(due) => orders.recv_timeout(due.saturating_duration_since(Instant::now())),
         };
         match order {
-            Ok(Next { device, next: None, .. }) => {
+            Ok(Next { device, next, .. }) if next.is_empty() => {
                 jobs.remove(&device);
             }
             Ok(next) => {
@@ -93,7 +93,7 @@ fn run(orders: &Receiver<Next>) {
 /// Writes a slot; whether there may be another one.
 fn write_one(job: &mut Job, now: Instant) -> bool {
     let Next { slots, holder, next, .. } = &job.next;
-    let took_ns = next.and_then(|next| slots.write_ahead(*holder, next));
+    let took_ns = slots.write_ahead(*holder, next);
     job.due = now + Duration::from_nanos(took_ns.unwrap_or(0));
     took_ns.is_some()
 }

@@ -9,12 +9,12 @@ mod board;
 mod paged;
 mod placed;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use weft_device::Wanted;
 use weft_device::soft::{Geometry, PhysicalTable, PrivateTable};
-use weft_sched::memory::{Layout, MonitorConfig, Pages, Search};
+use weft_sched::memory::{Layout, MonitorConfig, Pages, Search, TurnOrder};
 
 use self::board::Board;
 use self::paged::Paged;
@@ -69,10 +69,16 @@ trait Dealer: std::fmt::Debug + Send {
     /// Takes slots from those that have fewer parts than before.
     fn tidy(&mut self, board: &mut Board, now_ns: u64);
 
-    /// While one has the device: writes one slot of another that is next, where that disturbs
-    /// neither the one nor whoever was brought last. Whether there was one.
-    fn write_ahead(&mut self, _board: &mut Board, _holder: u32, _next: u32) -> bool {
+    /// While one has the device: writes one slot of the first of those that are `next` and lacks
+    /// one, where that disturbs neither the holder nor those before it. Whether there was one.
+    fn write_ahead(&mut self, _board: &mut Board, _holder: u32, _next: &[u32]) -> bool {
         false
+    }
+
+    /// The order of turns that suits where everybody lies, if it is another one than was told
+    /// last.
+    fn new_order(&mut self) -> Option<TurnOrder> {
+        None
     }
 
     /// A turn of the vGPU is over in which it used the device for so long.
@@ -100,6 +106,9 @@ pub(crate) struct Residency {
     terms: Terms,
     /// Locked for as long as entries are copied, and not while a better layout is searched for.
     slots: Mutex<Slots>,
+    /// The order of turns that suits the slots, where they are written ahead. Locked for an
+    /// instant.
+    order: Mutex<Arc<TurnOrder>>,
 }
 
 #[derive(Debug)]
@@ -116,7 +125,23 @@ impl Residency {
             Dealing::OnDemand => Box::new(Paged::new(&terms)),
         };
         let board = Board::new(terms.geometry, physical);
-        Self { terms, slots: Mutex::new(Slots { board, dealer }) }
+        let slots = Mutex::new(Slots { board, dealer });
+        Self { terms, slots, order: Mutex::default() }
+    }
+
+    /// The order of turns in which least has to be written while nobody runs. It never waits for
+    /// slots that are written.
+    pub(crate) fn order(&self) -> Arc<TurnOrder> {
+        Arc::clone(&self.order.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Somebody may lie elsewhere than before.
+    fn note_order(&self, slots: &mut Slots) {
+        if self.writes_ahead()
+            && let Some(order) = slots.dealer.new_order()
+        {
+            *self.order.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(order);
+        }
     }
 
     /// A panic of another thread leaves slots that are asked for again.
@@ -165,6 +190,7 @@ impl Residency {
         let entries = board.totals.entries - before.entries;
         let wait_ns = self.terms.entry_ns.saturating_mul(entries).saturating_sub(took_ns);
         board.end_switch(wanted.page.is_some(), took_ns.saturating_add(wait_ns));
+        self.note_order(&mut slots);
         Exchange { wait_ns, is_own }
     }
 
@@ -178,9 +204,9 @@ impl Residency {
         self.terms.entry_ns.saturating_mul(self.terms.geometry.slot_pages())
     }
 
-    /// While one has the device, writes a slot of another that is next: how long that is said to
-    /// take, in ns. `None` when there is none left.
-    pub(crate) fn write_ahead(&self, holder: u32, next: u32) -> Option<u64> {
+    /// While one has the device, writes a slot of those that are next, in order: how long that is
+    /// said to take, in ns. `None` when there is none left.
+    pub(crate) fn write_ahead(&self, holder: u32, next: &[u32]) -> Option<u64> {
         let mut slots = self.lock();
         let Slots { board, dealer } = &mut *slots;
         let (is_written, entries) = board.ahead(|board| dealer.write_ahead(board, holder, next));
@@ -194,12 +220,15 @@ impl Residency {
         let Slots { board, dealer } = &mut *slots;
         dealer.tidy(board, now_ns);
         dealer.end_turn(board, now_ns, vgpu, used_ns);
-        let Some(search) = dealer.search() else { return };
+        let search = dealer.search();
+        self.note_order(&mut slots);
+        let Some(search) = search else { return };
         drop(slots);
         let Some(found) = search.run() else { return };
         let mut slots = self.lock();
         let Slots { board, dealer } = &mut *slots;
         dealer.take(board, &search, found);
+        self.note_order(&mut slots);
     }
 
     /// Who has which slots, and what that cost.

@@ -1,10 +1,10 @@
 //! What turns mean for the devices' slots: whoever deals them out is told who uses what, and where
-//! a placement writes slots ahead, who is next.
+//! a placement writes slots ahead, who is next; there it says itself who should be.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weft_sched::DeviceKey;
+use weft_sched::{DeviceKey, Node, VgpuKey};
 
 use super::Driver;
 use crate::daemon::devices::ahead::{Next, Writer};
@@ -33,18 +33,27 @@ impl Driver {
 }
 
 impl Memory {
-    /// A turn begins; `next` says who is likely to follow.
+    /// A turn of a vGPU begins. Where slots are written ahead: who should be next, since it is
+    /// that one's that are written.
     pub(super) fn begin_turn(
         &self,
+        node: &Node,
         device: DeviceKey,
-        vgpu: u32,
-        next: impl FnOnce() -> Option<u32>,
-    ) {
-        let (Some(own), Some(writer)) = (self.devices.get(&device), &self.writer) else { return };
-        if own.writes_ahead() {
-            let next = next();
-            writer.order(Next { device, slots: Arc::clone(own), holder: vgpu, next });
-        }
+        vgpu: VgpuKey,
+    ) -> Option<VgpuKey> {
+        let own = self.devices.get(&device).filter(|own| own.writes_ahead())?;
+        let writer = self.writer.as_ref()?;
+        let likely = node.upcoming(device);
+        let (mut among, order) = (node.within_reach(device), own.order());
+        // Who is next whatever is preferred is user-facing, or the only one.
+        let is_free = likely.is_none_or(|likely| among.contains(&likely));
+        let preferred = if is_free { order.next(vgpu, &among) } else { None };
+        let first = preferred.or(likely);
+        among.retain(|one| Some(*one) != first);
+        let second = first.and_then(|first| order.next(first, &among));
+        let next = [first, second].into_iter().flatten().map(|vgpu| vgpu.0).collect();
+        writer.order(Next { device, slots: Arc::clone(own), holder: vgpu.0, next });
+        preferred
     }
 
     /// A turn is over in which the vGPU used the device for so long.

@@ -108,6 +108,7 @@ impl ResponseTimes {
             | Event::Pieces { .. }
             | Event::Switched { .. }
             | Event::Paged { .. }
+            | Event::Prefer { .. }
             | Event::OnCpu { .. }
             | Event::Adopt { .. }
             | Event::SetPolicy { .. } => {}

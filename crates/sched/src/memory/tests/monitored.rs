@@ -13,7 +13,6 @@ pub(super) fn config(name: &str, region: usize) -> ManagerConfig {
         monitor: MonitorConfig::default(),
         period_ns: 20 * S,
         quantum_ns: QUANTUM_NS,
-        sigma_ns: None,
         defers: false,
     }
 }

@@ -6,7 +6,7 @@ use weft_device::Wanted;
 use weft_sched::VgpuKey;
 use weft_sched::memory::{
     Brings, Layout, Learned, Manager, ManagerConfig, PlacementId, Rule, Search, Seat, Step,
-    WorkingSet, arrange,
+    TurnOrder, WorkingSet, arrange,
 };
 
 use super::board::Board;
@@ -34,6 +34,8 @@ pub(super) struct Placed {
     shrunk: BTreeSet<u32>,
     /// The layout that everybody's table tells of.
     published: Option<u64>,
+    /// The layout whose order of turns was told.
+    ordered: Option<u64>,
     slots: usize,
     /// Writing a slot costs less than it costs an operation to meet its part.
     is_cheap: bool,
@@ -53,7 +55,6 @@ impl Placed {
             monitor,
             period_ns,
             quantum_ns,
-            sigma_ns: None,
             defers: true,
         });
         Self {
@@ -63,6 +64,7 @@ impl Placed {
             unasked: BTreeMap::new(),
             shrunk: BTreeSet::new(),
             published: None,
+            ordered: None,
             slots: geometry.slots(),
             is_cheap: slot_ns < MET_NS,
         }
@@ -271,7 +273,7 @@ impl Dealer for Placed {
         change.replaced.is_some()
     }
 
-    fn write_ahead(&mut self, board: &mut Board, holder: u32, next: u32) -> bool {
+    fn write_ahead(&mut self, board: &mut Board, holder: u32, next: &[u32]) -> bool {
         if self.placement.brings() != Brings::Ahead {
             return false;
         }
@@ -283,10 +285,20 @@ impl Dealer for Placed {
             }
             self.begin(board, VgpuKey(holder), None);
         }
-        let (mut steps, before) = (Vec::new(), [VgpuKey(holder)]);
-        let is_written = self.manager.prefetch(VgpuKey(next), &before, &mut steps).is_some();
+        let (mut steps, mut before) = (Vec::new(), vec![VgpuKey(holder)]);
+        let is_written = next.iter().any(|next| {
+            let is_written = self.manager.prefetch(VgpuKey(*next), &before, &mut steps).is_some();
+            before.push(VgpuKey(*next));
+            is_written
+        });
         self.carry_out(board, &steps);
         is_written
+    }
+
+    fn new_order(&mut self) -> Option<TurnOrder> {
+        let version = self.manager.version();
+        let is_new = self.ordered.replace(version) != Some(version);
+        is_new.then(|| TurnOrder::of(self.manager.layout()))
     }
 
     fn note_shrunk(&mut self, vgpu: u32) {

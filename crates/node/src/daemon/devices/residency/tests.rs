@@ -324,7 +324,7 @@ impl Bed {
     fn write_ahead(&self) {
         let residency = Arc::clone(self.frames.lock().unwrap().residency());
         for (holder, next) in (1..=VGPUS).flat_map(|holder| (1..=VGPUS).map(move |o| (holder, o))) {
-            let write = || while residency.write_ahead(holder, next).is_some() {};
+            let write = || while residency.write_ahead(holder, &[next]).is_some() {};
             if survives(write, &self.frames, self.terms).is_none() {
                 return;
             }
@@ -680,7 +680,7 @@ fn what_is_written_ahead_is_not_written_at_the_switch() {
             assert_eq!(bed.tenants[holder].check(), Ok(()), "{placement}, turn {turn}");
             copied += bed.report().copied_slots - before.copied_slots;
             let (holder, next) = (bed.tenants[holder].key, bed.tenants[next].key);
-            while residency.write_ahead(holder, next).is_some() {}
+            while residency.write_ahead(holder, &[next]).is_some() {}
             written = bed.report().ahead_slots;
             // Nothing of who has the device was written over.
             assert_eq!(bed.tenants[turn % 4].check(), Ok(()), "{placement}, turn {turn}");
