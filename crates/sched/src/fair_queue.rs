@@ -357,10 +357,7 @@ impl FairQueue {
     fn waits_within(&self, key: u32, least: Tag) -> bool {
         let flow = self.flows[key as usize];
         let reach = Tag::from_service(self.rules.reach_ns, flow.weight);
-        flow.awake
-            && !flow.borrows
-            && self.running != Some(key)
-            && flow.start <= least.plus(reach)
+        flow.awake && !flow.borrows && self.running != Some(key) && flow.start <= least.plus(reach)
     }
 
     /// Whether a flow waits and would be next now, were it preferred.

@@ -271,9 +271,7 @@ impl Node {
             Event::SetOwner { vgpu, owner } => {
                 self.with_vgpu(vgpu, out, |core, cx| core.set_owner(cx, vgpu, owner))
             }
-            Event::Prefer { vgpu } => {
-                self.with_vgpu(vgpu, out, |core, _| core.policy.prefer(vgpu))
-            }
+            Event::Prefer { vgpu } => self.with_vgpu(vgpu, out, |core, _| core.policy.prefer(vgpu)),
             Event::OnCpu { vgpu, on } => {
                 self.with_vgpu(vgpu, out, |core, _| core.policy.on_cpu(vgpu, on))
             }

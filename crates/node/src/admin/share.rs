@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use weft_api::node::{Stats, VgpuReport, VgpuState, ratio};
+use weft_api::node::{DeviceReport, Stats, VgpuReport, VgpuState, ratio};
 use weft_sched::balance::{Demand, divide_device};
 
 use crate::config::PPM;
@@ -78,9 +78,11 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
     let total: u64 = used.iter().sum();
     // Counters are read a little after the clock.
     let wall_ns = after.now_ns.saturating_sub(before.now_ns).max(total);
-    let report = |stats: &Stats| stats.devices.iter().find(|report| report.name == device);
-    let is_fair = report(after).is_some_and(|report| report.policy == "fair");
-    let exchanging = |stats| report(stats).map_or(0, |report| report.memory.copying_ns);
+    let is_this = |report: &&DeviceReport| report.name == device;
+    let is_fair = after.devices.iter().find(is_this).is_some_and(|report| report.policy == "fair");
+    let exchanging = |stats: &Stats| {
+        stats.devices.iter().find(is_this).map_or(0, |report| report.memory.copying_ns)
+    };
     let exchanged_ns = exchanging(after).saturating_sub(exchanging(before));
     let of = |vgpu: &VgpuReport, parts: &[f64]| {
         let place = active.iter().position(|other| other.name == vgpu.name);
@@ -322,11 +324,18 @@ mod tests {
         assert!(!shares(&before, &full).iter().any(|share| share.asks_for_less));
         // The same where bringing their memory took most of the time.
         let swapping = |copying_ns| {
-            let mut stats = Stats { now_ns: 1000, ..stats(vec![vgpu("a", 1, 100, VgpuState::Idle), vgpu("b", 1, 100, VgpuState::Waiting)]) };
+            let mut stats = Stats {
+                now_ns: 1000,
+                ..stats(vec![
+                    vgpu("a", 1, 100, VgpuState::Idle),
+                    vgpu("b", 1, 100, VgpuState::Waiting),
+                ])
+            };
             stats.devices.iter_mut().for_each(|device| device.memory.copying_ns = copying_ns);
             stats
         };
-        let asks = |after| shares(&before, &after).iter().filter(|share| share.asks_for_less).count();
+        let asks =
+            |after| shares(&before, &after).iter().filter(|share| share.asks_for_less).count();
         assert_eq!([asks(swapping(700)), asks(swapping(0))], [0, 2]);
         let mut raced = both;
         raced.devices.iter_mut().for_each(|device| device.policy = "unmanaged".to_owned());

@@ -80,7 +80,7 @@ impl Writer {
 codec!(struct Usage { used_ns, in_flight_ns, idle_ns });
 codec!(struct Config {
     policy, quantum_ns, yield_ns, prepare_lead_ns, overlap_ns, overdue_ns, sleeper_credit_ns,
-    slack_ns, slack_switches, switch_ns, borrow_ns, slice_ns,
+    slack_ns, slack_switches, reach_ns, switch_ns, borrow_ns, slice_ns,
 });
 codec!(enum Event {
     0 Timer {},

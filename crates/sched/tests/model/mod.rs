@@ -178,8 +178,11 @@ impl Model {
         // A wrong prediction moves a tag, and the handover, by its error until it is settled.
         let in_flight_ns = habits.window_ns + PIECE_MAX_NS;
         let error_ns = in_flight_ns / 1000 * habits.error_permille.unsigned_abs();
-        let turn_ns =
-            config.quantum_ns + overlap_ns + error_ns + config.sleeper_credit_ns + config.sigma_ns();
+        let turn_ns = config.quantum_ns
+            + overlap_ns
+            + error_ns
+            + config.sleeper_credit_ns
+            + config.sigma_ns();
         let mut model = Self {
             now: 0,
             node: Node::new(),
