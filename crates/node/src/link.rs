@@ -415,6 +415,8 @@ pub(crate) enum Reply {
     Resident {
         /// How long the device is busy with that from now on, in ns, where that is modelled.
         wait_ns: u64,
+        /// How long it was busy with it before, while others had it.
+        ahead_ns: u64,
     },
     /// The vGPU's memory, in bytes.
     Usage {

@@ -209,6 +209,9 @@ pub enum Event {
         session: SessionKey,
         /// How long, in ns, from now on.
         switch_ns: u64,
+        /// How long it was written before, while others had the device, in ns. It moves nothing
+        /// and says how dear it would be to begin again.
+        ahead_ns: u64,
     },
     /// In the session's turn an operation met memory whose slots others had, or nobody, and waited
     /// until it was brought. That is the turn's own time; it tells how dear it is that the device

@@ -298,8 +298,8 @@ impl Node {
             Event::Paged { session: key, paged_ns } => {
                 self.with_session(key, out, |core, cx| core.paged(cx, key, paged_ns))
             }
-            Event::Switched { session: key, switch_ns } => {
-                self.with_session(key, out, |core, cx| core.switched(cx, key, switch_ns))
+            Event::Switched { session: key, switch_ns, ahead_ns } => {
+                self.with_session(key, out, |core, cx| core.switched(cx, key, switch_ns, ahead_ns))
             }
             Event::Pieces { session, .. } => self.with_session(session, out, |_, _| ()),
             Event::Adopt { session, epoch, budget_ns } => {

@@ -21,6 +21,8 @@ pub(crate) struct Turn {
     pub(crate) switch_ns: u64,
     /// For how long its operations waited for memory that they met.
     pub(crate) paged_ns: u64,
+    /// For how long its memory was written before it began.
+    pub(crate) ahead_ns: u64,
     /// Where the session stands among the device's holders.
     pub(crate) place: usize,
     pub(crate) revoked_at_ns: Option<u64>,
@@ -47,7 +49,8 @@ impl Turn {
     /// For how long its holder keeps it with nothing to do, in ns: for as long as its memory took,
     /// which would soon have to be brought again.
     pub(crate) fn grace_ns(&self, config: &Config) -> u64 {
-        config.yield_ns.max(self.exchange_ns().min(config.quantum_ns))
+        let memory_ns = self.exchange_ns().saturating_add(self.ahead_ns);
+        config.yield_ns.max(memory_ns.min(config.quantum_ns))
     }
 
     /// What it took for the vGPU's memory that others had the device before, in ns.
@@ -66,6 +69,7 @@ impl Turn {
             in_queue: false,
             switch_ns: 0,
             paged_ns: 0,
+            ahead_ns: 0,
             place: 0,
             revoked_at_ns: None,
             killed: false,
@@ -134,6 +138,6 @@ impl Turn {
 }
 
 codec!(struct Turn {
-    epoch, start_ns, budget_ns, share_ns, used_at_start_ns, in_queue, switch_ns, paged_ns, place, revoked_at_ns, killed,
+    epoch, start_ns, budget_ns, share_ns, used_at_start_ns, in_queue, switch_ns, paged_ns, ahead_ns, place, revoked_at_ns, killed,
     idle_since_ns, contended, yielded, spent_ns, charged_ns, idled_ns, waited_for_ns, counted_to_ns, contended_ns, alone_ns,
 });

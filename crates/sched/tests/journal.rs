@@ -123,7 +123,7 @@ fn example_from(begin: u64) -> Vec<u8> {
         Event::MoveVgpu { vgpu, device: DeviceKey(1) },
         Event::DeviceDown { device },
         Event::Pieces { session, pieces: 3 },
-        Event::Switched { session, switch_ns: 1_000_000 },
+        Event::Switched { session, switch_ns: 1_000_000, ahead_ns: 0 },
         Event::Paged { session, paged_ns: 500_000 },
         Event::Prefer { vgpu },
         Event::RemoveSession { session },

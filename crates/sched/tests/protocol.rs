@@ -157,7 +157,7 @@ fn a_switch_of_memory_lengthens_the_turn_and_not_its_budget() {
     let mut node = node();
     feed(&mut node, 0, runnable(A));
     feed(&mut node, 0, runnable(B));
-    let switched = |session| Event::Switched { session, switch_ns: 5 * MS };
+    let switched = |session| Event::Switched { session, switch_ns: 5 * MS, ahead_ns: 0 };
     let later = feed(&mut node, 100 * US, switched(A));
     assert_eq!(later, [timer(10_800 * US, TimerReason::Prepare)]);
     // Once: what it makes the device lack within its turn is the turn's own time.
@@ -174,7 +174,7 @@ fn a_switch_of_memory_lengthens_the_turn_and_not_its_budget() {
     let [a, b] = [0, 1].map(|key| node.vgpu(VgpuKey(key)).unwrap());
     assert_eq!((a.held_ns, b.held_ns), (5 * MS, 0));
     // And however long a switch is said to be, a turn ends.
-    feed(&mut node, 11_200 * US, Event::Switched { session: B, switch_ns: u64::MAX });
+    feed(&mut node, 11_200 * US, Event::Switched { session: B, switch_ns: u64::MAX, ahead_ns: 0 });
     let at_ns = 11_200 * US + terms().overdue_ns + 7 * MS;
     let ended = feed(&mut node, at_ns, Event::Timer);
     assert!(ended.contains(&revoke(B, 2)), "{ended:?}");
@@ -186,7 +186,7 @@ fn a_pause_shorter_than_its_switch_ends_no_turn() {
     let mut node = node();
     feed(&mut node, 0, runnable(A));
     feed(&mut node, 0, runnable(B));
-    feed(&mut node, 0, Event::Switched { session: A, switch_ns: 2 * MS });
+    feed(&mut node, 0, Event::Switched { session: A, switch_ns: 2 * MS, ahead_ns: 0 });
     feed(&mut node, MS, Event::Paged { session: A, paged_ns: MS });
     let idle = feed(&mut node, 3 * MS, Event::Idle { session: A });
     assert_eq!(idle, [timer(6 * MS, TimerReason::Yield)]);

@@ -84,7 +84,7 @@ impl Device {
                 });
             }
             Some(session) => {
-                self.tell(Event::Switched { session, switch_ns: self.switch_ns });
+                self.tell(Event::Switched { session, switch_ns: self.switch_ns, ahead_ns: 0 });
                 self.pass(self.switch_ns + KERNEL_NS);
                 self.used_ns[1] += KERNEL_NS;
                 self.tell(Event::Idle { session });
@@ -151,7 +151,7 @@ fn both_busy_with(
             switches += 1;
             device.tell(match met {
                 true => Event::Paged { session, paged_ns: switch_ns },
-                false => Event::Switched { session, switch_ns },
+                false => Event::Switched { session, switch_ns, ahead_ns: 0 },
             });
             device.pass(switch_ns);
         }
@@ -227,7 +227,7 @@ fn beside_pauses(config: Config, switch_ns: u64, work_ns: u64, pause_ns: u64) ->
             continue;
         };
         if last.replace(session) != Some(session) {
-            device.tell(Event::Switched { session, switch_ns });
+            device.tell(Event::Switched { session, switch_ns, ahead_ns: 0 });
             device.pass(switch_ns);
         }
         let step_ns = if session == TINY { work_ns.min(100 * US) } else { 100 * US };

@@ -76,6 +76,8 @@ pub(crate) enum Order {
         session: u32,
         /// How long, in ns.
         switch_ns: u64,
+        /// And before, while others had the device.
+        ahead_ns: u64,
     },
     /// In a session's turn an operation met memory whose slots others had.
     Paged {
@@ -414,8 +416,9 @@ impl Driver {
         match order {
             Order::Place(place) => self.place(place),
             Order::WeighSession { session, weight } => self.weigh_session(session, weight),
-            Order::Switched { session, switch_ns } => {
-                self.tell(Event::Switched { session: SessionKey(session), switch_ns });
+            Order::Switched { session, switch_ns, ahead_ns } => {
+                let session = SessionKey(session);
+                self.tell(Event::Switched { session, switch_ns, ahead_ns });
             }
             Order::Paged { session, paged_ns } => {
                 self.tell(Event::Paged { session: SessionKey(session), paged_ns });

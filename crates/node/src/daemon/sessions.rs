@@ -553,20 +553,20 @@ impl Daemon {
         let device = self.device_of(session.key);
         let residency = Arc::clone(self.tables().memory(device).residency());
         let began = Instant::now();
-        let Exchange { wait_ns, is_own } =
+        let Exchange { wait_ns, ahead_ns, is_own } =
             residency.make_resident(clock::now_ns(), session.vgpu, wanted);
         let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let switch_ns = wait_ns.saturating_add(took_ns);
         let key = session.key;
         match wanted.page {
-            _ if switch_ns < SWITCH_MIN_NS => {}
-            None => self.driver.send(Order::Switched { session: key, switch_ns }),
+            _ if switch_ns.max(ahead_ns) < SWITCH_MIN_NS => {}
+            None => self.driver.send(Order::Switched { session: key, switch_ns, ahead_ns }),
             // What an operation meets in its middle is its own time. What it drove out of its own
             // has nothing to do with others.
             Some(_) if is_own => {}
             Some(_) => self.driver.send(Order::Paged { session: key, paged_ns: switch_ns }),
         }
-        Reply::Resident { wait_ns }
+        Reply::Resident { wait_ns, ahead_ns }
     }
 
     /// A worker's new total of pinned memory. What its window cannot hold is refused first: the

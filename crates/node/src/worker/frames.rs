@@ -75,9 +75,9 @@ impl FrameSource for LedgerFrames {
         named.truncate(PARTS_MAX - touched.len());
         let began = Instant::now();
         match self.link.ask(&Ask::Reside { page, touched, named }) {
-            Ok(Reply::Resident { wait_ns }) => {
+            Ok(Reply::Resident { wait_ns, ahead_ns }) => {
                 let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                self.link.note_exchange(took_ns.saturating_add(wait_ns));
+                self.link.note_exchange(took_ns.saturating_add(wait_ns).saturating_add(ahead_ns));
                 Brought { wait_ns }
             }
             // The session is over, or was refused: what is not there faults.

@@ -49,12 +49,19 @@ impl Core {
     /// The device is written for so long in a session's turn: the turn begins when that is over.
     /// Once in a turn, and at most what a holder may be overdue: what a session makes the device
     /// lack within its turn is the turn's own time.
-    pub(crate) fn switched(&mut self, cx: &mut Context<'_>, key: SessionKey, switch_ns: u64) {
+    pub(crate) fn switched(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: SessionKey,
+        switch_ns: u64,
+        ahead_ns: u64,
+    ) {
         if !self.holders.contains(&key) {
             return;
         }
         let switch_ns = switch_ns.min(cx.config.overdue_ns);
         let turn = cx.tables.turn(key);
+        turn.ahead_ns = turn.ahead_ns.saturating_add(ahead_ns);
         if turn.in_queue && turn.revoked_at_ns.is_none() && turn.switch_ns == 0 {
             turn.start_ns = turn.start_ns.saturating_add(switch_ns);
             turn.switch_ns = switch_ns;

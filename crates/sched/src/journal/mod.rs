@@ -107,7 +107,7 @@ codec!(enum Event {
     21 Pieces { session, pieces },
     22 SetClass { vgpu, class },
     23 MoveVgpu { vgpu, device },
-    24 Switched { session, switch_ns },
+    24 Switched { session, switch_ns, ahead_ns },
     25 SetTenantCap { tenant, cap },
     26 SetOwner { vgpu, owner },
     27 Paged { session, paged_ns },

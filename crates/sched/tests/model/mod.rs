@@ -704,7 +704,7 @@ impl Model {
         self.workers[worker].switch_ns = switch_ns;
         if switch_ns > 0 {
             self.later(switch_ns, Tick::Switched { worker });
-            self.tell(Event::Switched { session: session_key(worker), switch_ns });
+            self.tell(Event::Switched { session: session_key(worker), switch_ns, ahead_ns: 0 });
         }
     }
 

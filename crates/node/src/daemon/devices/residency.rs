@@ -52,6 +52,8 @@ struct Question<'a> {
 pub(crate) struct Exchange {
     /// How long the device is busy with it yet, in ns, where that is modelled.
     pub(crate) wait_ns: u64,
+    /// How long it was busy with the vGPU's memory since it was asked last, while others had it.
+    pub(crate) ahead_ns: u64,
     /// What came took the slot of another part of the same vGPU.
     pub(crate) is_own: bool,
 }
@@ -184,14 +186,14 @@ impl Residency {
         let began = Instant::now();
         let Slots { board, dealer } = &mut *slots;
         let before = board.totals;
-        board.begin_switch(vgpu);
+        let ahead_ns = self.terms.entry_ns.saturating_mul(board.begin_switch(vgpu));
         let is_own = dealer.make_resident(board, Question { now_ns, vgpu, wanted });
         let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let entries = board.totals.entries - before.entries;
         let wait_ns = self.terms.entry_ns.saturating_mul(entries).saturating_sub(took_ns);
         board.end_switch(wanted.page.is_some(), took_ns.saturating_add(wait_ns));
         self.note_order(&mut slots);
-        Exchange { wait_ns, is_own }
+        Exchange { wait_ns, ahead_ns, is_own }
     }
 
     /// Whether slots are written ahead of a switch.

@@ -81,6 +81,8 @@ struct Member {
     used: BTreeMap<usize, Use>,
     /// The slots that its parts have. Its table names those that have the part.
     bases: BTreeMap<usize, usize>,
+    /// Entries written for it while others had the device.
+    ahead_entries: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -134,7 +136,7 @@ impl Board {
     pub(super) fn add(&mut self, vgpu: u32, table: PrivateTable) {
         table.forget_bases();
         let (used, bases) = (BTreeMap::new(), BTreeMap::new());
-        self.members.insert(vgpu, Member { table, used, bases });
+        self.members.insert(vgpu, Member { table, used, bases, ahead_entries: 0 });
     }
 
     /// Whether it was there. Slots have nothing of it from here on.
@@ -292,12 +294,13 @@ impl Board {
 
     fn copy_entries(&mut self, vgpu: u32, part: usize, slot: usize) {
         self.pass_entries(vgpu, part, slot);
-        let Some(member) = self.members.get(&vgpu) else { return };
+        let Some(member) = self.members.get_mut(&vgpu) else { return };
         let used = member.used.get(&part).map_or(0, |used| used.entries);
         let entries = self.physical.copy(slot, part, used, &member.table) as u64;
         if self.is_ahead {
             self.totals.ahead += 1;
             self.ahead_entries += entries;
+            member.ahead_entries += entries;
             return;
         }
         self.totals.entries += entries;
@@ -367,10 +370,12 @@ impl Board {
         self.members.keys().copied().collect()
     }
 
-    /// What is copied from here on is the vGPU's switch.
-    pub(super) fn begin_switch(&mut self, vgpu: u32) {
+    /// What is copied from here on is the vGPU's switch. Entries that were written for it since
+    /// the last one, while others had the device.
+    pub(super) fn begin_switch(&mut self, vgpu: u32) -> u64 {
         self.looks += 1;
         self.switch = Switch { vgpu, ..Switch::default() };
+        self.members.get_mut(&vgpu).map_or(0, |member| std::mem::take(&mut member.ahead_entries))
     }
 
     /// What `write` copies is written ahead of a switch; how many entries that are.
