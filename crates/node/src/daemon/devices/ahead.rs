@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use weft_sched::DeviceKey;
 
-use super::residency::Residency;
+use super::residency::{Residency, Written};
 
 /// Orders that wait; one beyond that is not carried out, and its slots are written at the switch.
 const ORDERS_MAX: usize = 64;
@@ -93,7 +93,11 @@ fn run(orders: &Receiver<Next>) {
 /// Writes a slot; whether there may be another one.
 fn write_one(job: &mut Job, now: Instant) -> bool {
     let Next { slots, holder, next, .. } = &job.next;
-    let took_ns = slots.write_ahead(*holder, next);
-    job.due = now + Duration::from_nanos(took_ns.unwrap_or(0));
-    took_ns.is_some()
+    let again = match slots.write_ahead(*holder, next) {
+        Written::Slot { ns } => Duration::from_nanos(ns),
+        Written::NotYet => SETTLED.max(Duration::from_nanos(slots.slot_ns())),
+        Written::Nothing => return false,
+    };
+    job.due = now + again;
+    true
 }

@@ -47,6 +47,20 @@ struct Question<'a> {
     wanted: &'a Wanted,
 }
 
+/// What a try to write a slot ahead came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// One was written, which is said to take so long, in ns.
+    Slot {
+        /// How long.
+        ns: u64,
+    },
+    /// Who has the device has yet to ask for its own.
+    NotYet,
+    /// There is none left.
+    Nothing,
+}
+
 /// What bringing took.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exchange {
@@ -72,9 +86,9 @@ trait Dealer: std::fmt::Debug + Send {
     fn tidy(&mut self, board: &mut Board, now_ns: u64);
 
     /// While one has the device: writes one slot of the first of those that are `next` and lacks
-    /// one, where that disturbs neither the holder nor those before it. Whether there was one.
-    fn write_ahead(&mut self, _board: &mut Board, _holder: u32, _next: &[u32]) -> bool {
-        false
+    /// one, where that disturbs neither the holder nor those before it.
+    fn write_ahead(&mut self, _board: &mut Board, _holder: u32, _next: &[u32]) -> Written {
+        Written::Nothing
     }
 
     /// The order of turns that suits where everybody lies, if it is another one than was told
@@ -207,12 +221,17 @@ impl Residency {
     }
 
     /// While one has the device, writes a slot of those that are next, in order: how long that is
-    /// said to take, in ns. `None` when there is none left.
-    pub(crate) fn write_ahead(&self, holder: u32, next: &[u32]) -> Option<u64> {
+    /// said to take, in ns.
+    pub(crate) fn write_ahead(&self, holder: u32, next: &[u32]) -> Written {
         let mut slots = self.lock();
         let Slots { board, dealer } = &mut *slots;
-        let (is_written, entries) = board.ahead(|board| dealer.write_ahead(board, holder, next));
-        is_written.then(|| self.terms.entry_ns.saturating_mul(entries))
+        let (written, entries) = board.ahead(|board| dealer.write_ahead(board, holder, next));
+        match written {
+            Written::Slot { .. } => {
+                Written::Slot { ns: self.terms.entry_ns.saturating_mul(entries) }
+            }
+            other => other,
+        }
     }
 
     /// A turn of the vGPU is over in which it used the device for so long. May take long, though

@@ -10,7 +10,7 @@ use weft_sched::memory::{
 };
 
 use super::board::Board;
-use super::{Dealer, Question, Terms};
+use super::{Dealer, Question, Terms, Written};
 
 /// What it costs an operation to meet a part that is not there, in ns: it stops, and its worker
 /// asks the daemon and is woken by the answer. An estimate. Copies that cost less are made for any
@@ -273,15 +273,15 @@ impl Dealer for Placed {
         change.replaced.is_some()
     }
 
-    fn write_ahead(&mut self, board: &mut Board, holder: u32, next: &[u32]) -> bool {
+    fn write_ahead(&mut self, board: &mut Board, holder: u32, next: &[u32]) -> Written {
         if self.placement.brings() != Brings::Ahead {
-            return false;
+            return Written::Nothing;
         }
         if self.manager.table().resident() != Some(VgpuKey(holder)) {
             // It needed nothing, so it did not ask; or it has yet to ask, and those before it have
             // work left.
             if !self.has_all(VgpuKey(holder)) {
-                return false;
+                return Written::NotYet;
             }
             self.begin(board, VgpuKey(holder), None);
         }
@@ -292,7 +292,7 @@ impl Dealer for Placed {
             is_written
         });
         self.carry_out(board, &steps);
-        is_written
+        if is_written { Written::Slot { ns: 0 } } else { Written::Nothing }
     }
 
     fn new_order(&mut self) -> Option<TurnOrder> {
