@@ -553,6 +553,7 @@ impl Core {
         self.count_cap(cx, vgpu_key, -to_signed(predicted_ns));
         let session = cx.tables.session(key);
         turn.in_queue = in_queue;
+        turn.kept_ns = self.kept_ns(vgpu_key);
         turn.place = self.holders.len();
         turn.idle_since_ns = (!session.runnable).then_some(cx.now_ns);
         turn.used_at_start_ns = session.used_ns;

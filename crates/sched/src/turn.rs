@@ -23,6 +23,8 @@ pub(crate) struct Turn {
     pub(crate) paged_ns: u64,
     /// For how long its memory was written before it began.
     pub(crate) ahead_ns: u64,
+    /// What it took in the turn before, if that was the vGPU's, too.
+    pub(crate) kept_ns: u64,
     /// Where the session stands among the device's holders.
     pub(crate) place: usize,
     pub(crate) revoked_at_ns: Option<u64>,
@@ -49,8 +51,13 @@ impl Turn {
     /// For how long its holder keeps it with nothing to do, in ns: for as long as its memory took,
     /// which would soon have to be brought again.
     pub(crate) fn grace_ns(&self, config: &Config) -> u64 {
-        let memory_ns = self.exchange_ns().saturating_add(self.ahead_ns);
-        config.yield_ns.max(memory_ns.min(config.quantum_ns))
+        config.yield_ns.max(self.dear_ns().min(config.quantum_ns))
+    }
+
+    /// What the vGPU's memory took that the device has for it, in ns, in turns of its own before
+    /// that nobody else's came between, too.
+    pub(crate) fn dear_ns(&self) -> u64 {
+        self.kept_ns.max(self.exchange_ns().saturating_add(self.ahead_ns))
     }
 
     /// What it took for the vGPU's memory that others had the device before, in ns.
@@ -70,6 +77,7 @@ impl Turn {
             switch_ns: 0,
             paged_ns: 0,
             ahead_ns: 0,
+            kept_ns: 0,
             place: 0,
             revoked_at_ns: None,
             killed: false,
@@ -138,6 +146,6 @@ impl Turn {
 }
 
 codec!(struct Turn {
-    epoch, start_ns, budget_ns, share_ns, used_at_start_ns, in_queue, switch_ns, paged_ns, ahead_ns, place, revoked_at_ns, killed,
+    epoch, start_ns, budget_ns, share_ns, used_at_start_ns, in_queue, switch_ns, paged_ns, ahead_ns, kept_ns, place, revoked_at_ns, killed,
     idle_since_ns, contended, yielded, spent_ns, charged_ns, idled_ns, waited_for_ns, counted_to_ns, contended_ns, alone_ns,
 });

@@ -3,11 +3,12 @@
 /// A holder that pauses for a moment keeps its turn for the yield limit. A turn that began with an
 /// exchange of memory was dear: given up, it would soon begin with another. So it is kept for as
 /// long as that took, at most for its budget: waiting then costs at most twice what was best
-/// (Karlin et al., *Competitive snoopy caching*, 1988: rent for as long as buying costs).
+/// (Karlin et al., *Competitive snoopy caching*, 1988: rent for as long as buying costs). A turn that
+/// follows its own one is as dear to give up as that was: what was brought is still there.
 #[derive(Debug)]
 pub struct Grace {
     yield_ns: u64,
-    /// The turn that is known.
+    /// The last turn that is known.
     epoch: Option<u64>,
     /// What exchanges had taken when it began, and at the last look.
     before_ns: u64,
@@ -24,9 +25,17 @@ impl Grace {
     /// Before anything is done for the turn of this epoch, if there is one: all exchanges of the
     /// session's memory so far took so long.
     pub fn look(&mut self, epoch: Option<u64>, exchanged_ns: u64) {
-        if epoch != self.epoch {
-            // The exchange with which a turn begins comes after the look at which it was not known.
-            (self.epoch, self.before_ns) = (epoch, self.exchanged_ns);
+        if let Some(epoch) = epoch
+            && self.epoch != Some(epoch)
+        {
+            // Epochs count the device's turns: nobody else had one between these.
+            let goes_on = self.epoch.is_some_and(|before| before + 1 == epoch);
+            self.epoch = Some(epoch);
+            if !goes_on {
+                // The exchange with which a turn begins comes after the look at which it was not
+                // known.
+                self.before_ns = self.exchanged_ns;
+            }
         }
         self.exchanged_ns = exchanged_ns;
     }
@@ -54,10 +63,16 @@ mod tests {
         grace.look(Some(1), 2_000 * US);
         grace.look(Some(1), 3_000 * US);
         assert_eq!(grace.ns(BUDGET_NS), 3_000 * US);
-        // What an earlier turn took is not this one's.
+        // What was brought is still there in a turn that follows, with or without a pause.
         grace.look(Some(2), 3_000 * US);
+        assert_eq!(grace.ns(BUDGET_NS), 3_000 * US);
+        grace.look(None, 3_000 * US);
+        grace.look(Some(3), 3_000 * US);
+        assert_eq!(grace.ns(BUDGET_NS), 3_000 * US);
+        // After another one's turn, what was taken of it has to be brought first.
+        grace.look(Some(5), 3_000 * US);
         assert_eq!(grace.ns(BUDGET_NS), 100 * US);
-        grace.look(Some(2), 90_000 * US);
+        grace.look(Some(5), 90_000 * US);
         assert_eq!(grace.ns(BUDGET_NS), BUDGET_NS);
     }
 }

@@ -22,18 +22,20 @@ const LEAST_NS: u64 = 1_000_000;
 pub(super) struct Switching {
     /// Whose turn was the last.
     last: Option<VgpuKey>,
+    /// What that one's memory took, over turns that followed each other.
+    dear_ns: u64,
     mean_ns: u64,
     slack_ns: u64,
 }
 
-codec!(struct Switching { last, mean_ns, slack_ns });
+codec!(struct Switching { last, dear_ns, mean_ns, slack_ns });
 
 impl Switching {
     /// A turn of the vGPU is over in which its memory took so long. The slack from now on, in ns,
     /// if it is another one.
     pub(super) fn note(&mut self, config: &Config, vgpu: VgpuKey, switch_ns: u64) -> Option<u64> {
         // Who goes on finds its memory where it is, which says nothing of a switch.
-        if config.slack_switches == 0 || self.last.replace(vgpu) == Some(vgpu) {
+        if self.last.replace(vgpu) == Some(vgpu) || config.slack_switches == 0 {
             return None;
         }
         self.mean_ns = self.mean_ns - self.mean_ns / PART + switch_ns / PART;
@@ -76,8 +78,14 @@ impl Core {
         }
     }
 
+    /// A turn of the vGPU begins: what it kept of the one before, in ns.
+    pub(super) fn kept_ns(&self, vgpu: VgpuKey) -> u64 {
+        if self.switching.last == Some(vgpu) { self.switching.dear_ns } else { 0 }
+    }
+
     /// A turn of the vGPU is over.
     pub(super) fn note_switch(&mut self, config: &Config, vgpu: VgpuKey, turn: &Turn) {
+        self.switching.dear_ns = turn.dear_ns();
         if let Some(slack_ns) = self.switching.note(config, vgpu, turn.exchange_ns()) {
             self.policy.set_slack(slack_ns);
         }

@@ -5,9 +5,9 @@
 #![allow(dead_code, reason = "each test binary uses a part of the model")]
 
 pub(crate) mod histories;
-mod preferring;
 mod random;
 pub(crate) mod steps;
+mod turns;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -79,9 +79,10 @@ struct Worker {
     grant: Option<Grant>,
     /// Since when nothing came, through reports too.
     paused_since: Option<u64>,
-    /// Until when the device is written for its memory, and how long in this turn.
+    /// Until when the device is written for its memory, and how long that took, in turns before
+    /// that nobody else's came between, too.
     switching_until: u64,
-    switch_ns: u64,
+    dear_ns: u64,
     runnable: bool,
     alive: bool,
     /// When it got work, until that is served.
@@ -157,6 +158,8 @@ pub(crate) struct Model {
     timer: Option<u64>,
     epochs: Rising<u64>,
     virtual_time: Rising<Tag>,
+    /// The vGPU of the last turn, and what its memory took.
+    last_turn: Option<(usize, u64)>,
     /// What was handled since recording began.
     pub(crate) history: Option<Vec<Handled>>,
 }
@@ -209,6 +212,7 @@ impl Model {
             timer: None,
             epochs: Rising::default(),
             virtual_time: Rising::default(),
+            last_turn: None,
             history: None,
         };
         model.lag.add_tenant(TenantKey::DEFAULT, Weight::ONE);
@@ -307,7 +311,7 @@ impl Model {
             grant: None,
             paused_since: None,
             switching_until: 0,
-            switch_ns: 0,
+            dear_ns: 0,
             runnable: false,
             alive: true,
             asked_ns: None,
@@ -696,18 +700,6 @@ impl Model {
         self.pump(worker);
     }
 
-    /// When a turn begins, the device may be written for the vGPU's memory: it executes nothing of
-    /// the session meanwhile.
-    fn switch(&mut self, worker: usize, epoch: u64) {
-        let switch_ns = Random(epoch).below(4) * self.habits.switch_ns / 3;
-        self.workers[worker].switching_until = self.now + switch_ns;
-        self.workers[worker].switch_ns = switch_ns;
-        if switch_ns > 0 {
-            self.later(switch_ns, Tick::Switched { worker });
-            self.tell(Event::Switched { session: session_key(worker), switch_ns, ahead_ns: 0 });
-        }
-    }
-
     fn observe(&mut self) {
         // Waiting for whom the device owes service has a bound of its own: tests/protocol.rs.
         let kept = self.node.kept_until_ns(DEVICE).is_some_and(|until_ns| self.now <= until_ns);
@@ -717,7 +709,7 @@ impl Model {
         let quantum_ns = self.node.config(DEVICE).unwrap().quantum_ns;
         let is_kept = |state: &Worker| {
             let since = state.idle_since.and(state.paused_since);
-            since.is_some_and(|since| self.now <= since + state.switch_ns.min(quantum_ns))
+            since.is_some_and(|since| self.now <= since + state.dear_ns.min(quantum_ns))
         };
         let is_busy = |state: &Worker| is_switching(state) || is_kept(state);
         let busy = !self.queue.is_empty() || kept || self.workers.iter().any(is_busy);
