@@ -400,12 +400,13 @@ impl FairQueue {
 
     pub(crate) fn stop(&mut self, key: u32) {
         debug_assert!(self.running == Some(key), "only a turn that began ends");
-        let reached = self.now();
-        self.running = None;
         self.last = Some(key);
         if self.flows[key as usize].awake {
+            self.running = None;
             self.enqueue(key);
         } else {
+            let reached = self.now();
+            self.running = None;
             self.keep_debt(reached);
         }
     }
@@ -475,8 +476,26 @@ impl FairQueue {
     /// The virtual time as of this moment. A prediction that is taken back may lower it again, so
     /// it is kept only where it decides something.
     fn now(&self) -> Tag {
-        let least = self.first_present().map(|first| first.start.minus(self.debt()));
+        let least = self.first_start().map(|first| first.minus(self.debt()));
         least.map_or(self.virtual_time, |least| self.virtual_time.max(least))
+    }
+
+    /// The tag of [`Self::first_present`]. Each decision asks for it at each level, and a turn
+    /// begins with the smallest tag as a rule: the flow of the next one, which may be in no cache,
+    /// is then not looked at.
+    fn first_start(&self) -> Option<Tag> {
+        let start = |key: u32| self.flows[key as usize].start;
+        let own = self.running.map(start);
+        let passes = |(rank, _): &(Tag, u32)| own.is_none_or(|own| *rank < own);
+        let others = self.least().filter(passes).map(|(_, key)| start(key));
+        let present = match (own, others) {
+            (Some(own), Some(others)) => Some(own.min(others)),
+            (own, others) => own.or(others),
+        };
+        match self.anticipated.map(start) {
+            None => present,
+            Some(one) => Some(present.map_or(one, |present| present.min(one))),
+        }
     }
 
     /// Who has the smallest tag of those that are awake, in their turn, or expected back at once.
