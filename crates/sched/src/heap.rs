@@ -106,7 +106,7 @@ impl<R: Copy + Ord> Heap<R> {
     }
 
     fn restore(&mut self, place: usize) {
-        if place > 0 && self.entries[place] < self.entries[(place - 1) / ARITY] {
+        if place > 0 && is_before(&self.entries[place], &self.entries[(place - 1) / ARITY]) {
             self.sift_up(place);
         } else {
             self.sift_down(place);
@@ -117,10 +117,11 @@ impl<R: Copy + Ord> Heap<R> {
         let entry = self.entries[place];
         while place > 0 {
             let parent = (place - 1) / ARITY;
-            if self.entries[parent] <= entry {
+            let above = self.entries[parent];
+            if is_before(&above, &entry) {
                 break;
             }
-            self.put(place, self.entries[parent]);
+            self.put(place, above);
             place = parent;
         }
         self.put(place, entry);
@@ -128,17 +129,30 @@ impl<R: Copy + Ord> Heap<R> {
 
     fn sift_down(&mut self, mut place: usize) {
         let entry = self.entries[place];
-        loop {
-            let first = place * ARITY + 1;
-            let children = first..self.entries.len().min(first + ARITY);
-            let Some(least) = children.min_by_key(|child| self.entries[*child]) else { break };
-            if entry <= self.entries[least] {
+        while let Some(least) = self.least_child(place) {
+            let below = self.entries[least];
+            if is_before(&entry, &below) {
                 break;
             }
-            self.put(place, self.entries[least]);
+            self.put(place, below);
             place = least;
         }
         self.put(place, entry);
+    }
+
+    /// Which of an entry's children is first.
+    #[inline]
+    fn least_child(&self, place: usize) -> Option<usize> {
+        let first = place * ARITY + 1;
+        let children = self.entries.get(first..)?;
+        let least_of = |one: usize, other: usize| {
+            if is_before(&children[other], &children[one]) { other } else { one }
+        };
+        // Which one it is cannot be foreseen: two pairs and their winners need no branches.
+        if children.len() >= ARITY {
+            return Some(first + least_of(least_of(0, 1), least_of(2, 3)));
+        }
+        (0..children.len()).reduce(least_of).map(|least| first + least)
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "a place is below the number of u32 keys")]
@@ -146,6 +160,12 @@ impl<R: Copy + Ord> Heap<R> {
         self.places[entry.1 as usize] = place as u32;
         self.entries[place] = entry;
     }
+}
+
+/// Whether one goes before another: without a branch for each half of a rank.
+#[inline]
+fn is_before<R: Copy + Ord>(one: &(R, u32), other: &(R, u32)) -> bool {
+    (one.0 < other.0) | ((one.0 == other.0) & (one.1 < other.1))
 }
 
 impl<R: Codec + Copy> Codec for Heap<R> {
