@@ -3,6 +3,7 @@
 //! Most vGPUs have one session and many tenants one vGPU: with 65,536 of them a decision costs
 //! what its cache misses cost, and this saves one at each step down the hierarchy.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
@@ -12,26 +13,44 @@ use crate::codec::{Codec, Malformed, Reader};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Row<T> {
     first: T,
-    rest: Vec<T>,
-    /// It has a first one.
-    begun: bool,
+    rest: Option<Box<Rest<T>>>,
+    len: u32,
+}
+
+/// All but the first.
+#[derive(Clone, Debug)]
+struct Rest<T>(Vec<T>);
+
+impl<T> Default for Rest<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
 }
 
 impl<T: Clone + Default> Row<T> {
     pub(crate) fn len(&self) -> usize {
-        self.rest.len() + usize::from(self.begun)
+        self.len as usize
     }
 
     /// Makes it at least so long.
-    pub(crate) fn grow_to(&mut self, len: usize) {
-        if len > self.len() {
-            self.begun = true;
-            self.rest.resize(len - 1, T::default());
+    pub(crate) fn grow_to(&mut self, len: u32) {
+        if len > self.len {
+            self.len = len;
+        }
+        if len > 1 {
+            let rest = &mut self.rest.get_or_insert_default().0;
+            rest.resize(self.len as usize - 1, T::default());
         }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        core::iter::once(&self.first).chain(&self.rest).take(self.len())
+        core::iter::once(&self.first).chain(self.rest()).take(self.len())
+    }
+}
+
+impl<T> Row<T> {
+    fn rest(&self) -> &[T] {
+        self.rest.as_ref().map_or(&[], |rest| &rest.0)
     }
 }
 
@@ -41,7 +60,7 @@ impl<T> Index<usize> for Row<T> {
     fn index(&self, index: usize) -> &T {
         match index.checked_sub(1) {
             None => &self.first,
-            Some(behind) => &self.rest[behind],
+            Some(behind) => &self.rest()[behind],
         }
     }
 }
@@ -50,7 +69,7 @@ impl<T> IndexMut<usize> for Row<T> {
     fn index_mut(&mut self, index: usize) -> &mut T {
         match index.checked_sub(1) {
             None => &mut self.first,
-            Some(behind) => &mut self.rest[behind],
+            Some(behind) => &mut self.rest.as_mut().expect("it is not so long").0[behind],
         }
     }
 }
@@ -64,7 +83,7 @@ impl<T: Codec + Clone + Default> Codec for Row<T> {
     fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
         let values: Vec<T> = Vec::take(input)?;
         let mut row = Self::default();
-        row.grow_to(values.len());
+        row.grow_to(u32::try_from(values.len()).map_err(|_| input.malformed("length"))?);
         for (place, value) in values.into_iter().enumerate() {
             row[place] = value;
         }

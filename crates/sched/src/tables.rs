@@ -472,6 +472,6 @@ mod tests {
     #[test]
     fn entries_are_as_small_as_decisions_want_them() {
         assert_eq!((size_of::<SessionEntry>(), size_of::<Option<SessionEntry>>()), (64, 64));
-        assert_eq!((size_of::<Vgpu>(), size_of::<Option<Vgpu>>()), (384, 384));
+        assert_eq!((size_of::<Vgpu>(), size_of::<Option<Vgpu>>()), (256, 256));
     }
 }
