@@ -5,6 +5,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem;
 use core::ops::{Index, IndexMut};
 
 use crate::codec::{Codec, Malformed, Reader};
@@ -13,18 +14,9 @@ use crate::codec::{Codec, Malformed, Reader};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Row<T> {
     first: T,
-    rest: Option<Box<Rest<T>>>,
+    /// All but the first, and room for more.
+    rest: Box<[T]>,
     len: u32,
-}
-
-/// All but the first.
-#[derive(Clone, Debug)]
-struct Rest<T>(Vec<T>);
-
-impl<T> Default for Rest<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
 }
 
 impl<T: Clone + Default> Row<T> {
@@ -34,23 +26,17 @@ impl<T: Clone + Default> Row<T> {
 
     /// Makes it at least so long.
     pub(crate) fn grow_to(&mut self, len: u32) {
-        if len > self.len {
-            self.len = len;
-        }
-        if len > 1 {
-            let rest = &mut self.rest.get_or_insert_default().0;
-            rest.resize(self.len as usize - 1, T::default());
+        self.len = self.len.max(len);
+        let needed = self.len.saturating_sub(1) as usize;
+        if needed > self.rest.len() {
+            let mut rest = mem::take(&mut self.rest).into_vec();
+            rest.resize(needed.next_power_of_two(), T::default());
+            self.rest = rest.into_boxed_slice();
         }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        core::iter::once(&self.first).chain(self.rest()).take(self.len())
-    }
-}
-
-impl<T> Row<T> {
-    fn rest(&self) -> &[T] {
-        self.rest.as_ref().map_or(&[], |rest| &rest.0)
+        core::iter::once(&self.first).chain(&self.rest).take(self.len())
     }
 }
 
@@ -60,7 +46,7 @@ impl<T> Index<usize> for Row<T> {
     fn index(&self, index: usize) -> &T {
         match index.checked_sub(1) {
             None => &self.first,
-            Some(behind) => &self.rest()[behind],
+            Some(behind) => &self.rest[behind],
         }
     }
 }
@@ -69,7 +55,7 @@ impl<T> IndexMut<usize> for Row<T> {
     fn index_mut(&mut self, index: usize) -> &mut T {
         match index.checked_sub(1) {
             None => &mut self.first,
-            Some(behind) => &mut self.rest.as_mut().expect("it is not so long").0[behind],
+            Some(behind) => &mut self.rest[behind],
         }
     }
 }
