@@ -395,7 +395,8 @@ impl Core {
         self.next_epoch = self.next_epoch.max(epoch.saturating_add(1));
         let vgpu = cx.tables.session(key).vgpu;
         self.let_tenant_of_go(cx, vgpu);
-        self.begin_turn(cx, key, Turn::new(cx.now_ns, epoch, budget_ns, cx.config.quantum_ns));
+        let turn = Turn::new(cx.now_ns, epoch, budget_ns, cx.config.quantum_ns);
+        self.begin_turn(cx, vgpu, key, turn);
         true
     }
 
@@ -425,11 +426,10 @@ impl Core {
     /// Nobody holds the device: grant the next, or wait until its predecessor's work has all but
     /// drained, so that nobody queues more than `overlap_ns` behind another's work.
     fn fill(&mut self, cx: &mut Context<'_>) {
-        let Some(next) = self.next_session(cx) else { return };
+        let Some((vgpu_key, next)) = self.next_session(cx) else { return };
         let (own_work, alone) = (self.draining == Some(next), self.eligible == 1);
         let sliced = self.is_sliced();
         let handover_ns = self.drain_ns.saturating_sub(cx.config.overlap_ns);
-        let vgpu_key = cx.tables.session(next).vgpu;
         if let Some(until_ns) = self.kept_until_ns(vgpu_key) {
             self.prepare(cx, next);
             self.arm(until_ns, TimerReason::Yield);
@@ -460,7 +460,7 @@ impl Core {
         } else if !sliced {
             turn.start_ns += queued_ns;
         }
-        self.begin_turn(cx, next, turn);
+        self.begin_turn(cx, vgpu_key, next, turn);
         let device = self.device;
         if interactive {
             cx.out.push(Action::Wake { session: next, device, epoch });
@@ -523,7 +523,7 @@ impl Core {
                 self.prepare_successor(cx, holder, cx.config.quantum_ns);
             }
             _ => {
-                if let Some(next) = self.next_session(cx) {
+                if let Some((_, next)) = self.next_session(cx) {
                     self.prepare(cx, next);
                 }
             }
@@ -542,13 +542,20 @@ impl Core {
         }
     }
 
-    fn begin_turn(&mut self, cx: &mut Context<'_>, key: SessionKey, mut turn: Turn) {
+    /// The session's vGPU is known to who calls: asking the session for it would have all that is
+    /// known of the vGPU wait for the session, where neither is in a cache.
+    fn begin_turn(
+        &mut self,
+        cx: &mut Context<'_>,
+        vgpu_key: VgpuKey,
+        key: SessionKey,
+        mut turn: Turn,
+    ) {
         // During a turn only what finished is charged: take back what was predicted.
         let predicted_ns = core::mem::take(&mut cx.tables.session(key).predicted_ns);
         self.charge(cx, key, -to_signed(predicted_ns), false);
         let in_queue = !self.policy.is_shared();
-        let session = cx.tables.session(key);
-        let (vgpu_key, local) = (session.vgpu, session.local);
+        let local = cx.tables.session(key).local;
         // A cap must not hold it back or let it go on any more: its turn begins.
         cx.tables.vgpu(vgpu_key).in_turn = in_queue;
         self.count_cap(cx, vgpu_key, -to_signed(predicted_ns));
@@ -679,8 +686,10 @@ impl Core {
         }
     }
 
-    fn next_session(&self, cx: &mut Context<'_>) -> Option<SessionKey> {
-        cx.tables.vgpu(self.policy.peek()?).next_session()
+    /// Who is next, and the session of it.
+    fn next_session(&self, cx: &mut Context<'_>) -> Option<(VgpuKey, SessionKey)> {
+        let vgpu = self.policy.peek()?;
+        cx.tables.vgpu(vgpu).next_session().map(|session| (vgpu, session))
     }
 
     fn arm(&mut self, at_ns: u64, why: TimerReason) {
