@@ -30,8 +30,7 @@ use crate::tag::Tag;
 #[derive(Clone, Debug, Default)]
 #[repr(C)]
 pub(crate) struct FairQueue {
-    /// Marked with the flows' members.
-    waiting: Heap<Tag, u32>,
+    waiting: Heap<Tag, Mark>,
     running: MaybeKey,
     /// Whose turn ended last.
     last: MaybeKey,
@@ -92,7 +91,27 @@ struct Flow {
     woken: bool,
 }
 
+/// What the beginning of a turn needs of a flow: its member, and whether it has just woken. It is
+/// beside the tag in the heap, because the flow itself may be in no cache.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark(u32);
+
+impl Mark {
+    fn member(self) -> u32 {
+        self.0 >> 1
+    }
+
+    fn woken(self) -> bool {
+        self.0 & 1 == 1
+    }
+}
+
 impl Flow {
+    fn mark(self) -> Mark {
+        // Keys are below 2²⁰.
+        Mark(self.member << 1 | u32::from(self.woken))
+    }
+
     /// Where it waits. Who has just woken goes before its equals: otherwise it would wait for the
     /// turn in progress and for another one.
     fn rank(self) -> Tag {
@@ -175,7 +194,7 @@ impl FairQueue {
         let rank = flow.rank();
         match &mut self.borrowing {
             Some(borrowing) if flow.borrows => borrowing.waiting.set(key, rank),
-            _ => self.waiting.set_marked(key, rank, flow.member),
+            _ => self.waiting.set_marked(key, rank, flow.mark()),
         }
     }
 
@@ -392,16 +411,28 @@ impl FairQueue {
         // Mostly it is the one that waits longest, whose flow is then not looked at.
         let is_least = self.waiting.peek().is_some_and(|(_, least)| least == key);
         let own = || self.flows[key as usize].member;
-        Some(if is_least { self.waiting.first_mark() } else { own() })
+        Some(if is_least { self.waiting.first_mark().member() } else { own() })
     }
 
     pub(crate) fn start(&mut self, key: u32) {
         debug_assert!(self.running.get().is_none(), "one turn at a time");
+        let start = self.start_of(key);
         self.dequeue(key);
         self.flows[key as usize].woken = false;
         self.running = Some(key).into();
-        self.virtual_time = self.now();
-        self.limit_debt(self.flows[key as usize]);
+        self.virtual_time = self.now_beside(Some(start));
+        if self.borrowing.is_some() {
+            self.limit_debt(self.flows[key as usize]);
+        }
+    }
+
+    /// The tag of a flow that waits: where it is the first, without a look at the flow.
+    fn start_of(&self, key: u32) -> Tag {
+        let first = self.waiting.peek().filter(|(_, first)| *first == key);
+        match first {
+            Some((rank, _)) if !self.waiting.first_mark().woken() => rank,
+            _ => self.flows[key as usize].start,
+        }
     }
 
     /// A turn of a flow that borrows begins with nobody there to lend: whoever wakes finds it
@@ -496,16 +527,20 @@ impl FairQueue {
     /// The virtual time as of this moment. A prediction that is taken back may lower it again, so
     /// it is kept only where it decides something.
     fn now(&self) -> Tag {
-        let least = self.first_start().map(|first| first.minus(self.debt()));
+        self.now_beside(self.running.get().map(|key| self.flows[key as usize].start))
+    }
+
+    /// The same where the tag of the flow in its turn is known.
+    fn now_beside(&self, own: Option<Tag>) -> Tag {
+        let least = self.first_start(own).map(|first| first.minus(self.debt()));
         least.map_or(self.virtual_time, |least| self.virtual_time.max(least))
     }
 
-    /// The tag of [`Self::first_present`]. Each decision asks for it at each level, and a turn
-    /// begins with the smallest tag as a rule: the flow of the next one, which may be in no cache,
-    /// is then not looked at.
-    fn first_start(&self) -> Option<Tag> {
+    /// The tag of [`Self::first_present`], that of the flow in its turn being `own`. Each decision
+    /// asks for it at each level, and a turn begins with the smallest tag as a rule: the flow of
+    /// the next one, which may be in no cache, is then not looked at.
+    fn first_start(&self, own: Option<Tag>) -> Option<Tag> {
         let start = |key: u32| self.flows[key as usize].start;
-        let own = self.running.get().map(start);
         let passes = |(rank, _): &(Tag, u32)| own.is_none_or(|own| *rank < own);
         let others = self.least().filter(passes).map(|(_, key)| start(key));
         let present = match (own, others) {
@@ -541,11 +576,11 @@ impl Codec for FairQueue {
 
     fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
         let flows: Row<Flow> = Codec::take(input)?;
-        let mut waiting: Heap<Tag, u32> = Codec::take(input)?;
+        let mut waiting: Heap<Tag, Mark> = Codec::take(input)?;
         if waiting.room() > flows.len() {
             return Err(input.malformed("queue"));
         }
-        waiting.mark_all(|key| flows[key as usize].member);
+        waiting.mark_all(|key| flows[key as usize].mark());
         let borrowing = Codec::take(input)?;
         let virtual_time = Codec::take(input)?;
         let (running, last) = Codec::take(input)?;

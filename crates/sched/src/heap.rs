@@ -298,12 +298,13 @@ mod tests {
             for (key, rank) in steps {
                 model.retain(|(_, other)| *other != key);
                 if let Some(rank) = rank {
-                    heap.set(key, rank);
+                    heap.set_marked(key, rank, 2 * key);
                     model.insert((rank, key));
                 } else {
                     heap.remove(key);
                 }
                 prop_assert_eq!(heap.peek(), model.first().copied());
+                prop_assert!(heap.peek().is_none_or(|(_, key)| heap.first_mark() == 2 * key));
             }
         }
 
