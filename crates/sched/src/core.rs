@@ -181,7 +181,7 @@ impl Core {
         for (key, vgpu) in cx.tables.vgpus.iter().filter(|(_, vgpu)| vgpu.device == device) {
             let key = VgpuKey(key);
             policy.add(key, vgpu.tenant, vgpu.weight, self.policy.ahead(key));
-            policy.set_class(key, vgpu.class);
+            policy.set_class(key, vgpu.rest.class);
             if vgpu.is_eligible() {
                 policy.wake(key);
             }
@@ -217,7 +217,7 @@ impl Core {
         session.served = false;
         let vgpu = session.vgpu;
         self.forestall_anticipation(cx, vgpu);
-        if let Some(turn) = &mut cx.tables.session(key).turn {
+        if let Some(turn) = cx.tables.find_turn(key) {
             turn.idle_since_ns = None;
         }
         self.without_prediction(cx, |core, cx| {
@@ -246,7 +246,7 @@ impl Core {
         if !core::mem::replace(&mut session.runnable, false) {
             return;
         }
-        if let Some(turn) = &mut session.turn {
+        if let Some(turn) = cx.tables.find_turn(key) {
             turn.idle_since_ns = Some(cx.now_ns);
         }
         self.without_prediction(cx, |core, cx| {
@@ -282,7 +282,7 @@ impl Core {
         let idle_ns = usage.idle_ns.saturating_sub(session.idle_ns);
         session.used_ns += used_ns;
         session.idle_ns += idle_ns;
-        if let Some(turn) = &mut session.turn {
+        if let Some(turn) = cx.tables.find_turn(key) {
             let (contended_ns, alone_ns) = turn.take_elapsed(cx.now_ns);
             let (contended, in_queue) = (turn.contended, turn.in_queue);
             // Use from before somebody came to wait is nobody's loss: at most the time that the
@@ -303,7 +303,8 @@ impl Core {
             }
             self.count_cap(cx, vgpu, to_signed(used_ns));
         } else {
-            let predicted_ns = core::mem::replace(&mut session.predicted_ns, in_flight_ns);
+            let predicted_ns = &mut cx.tables.session(key).predicted_ns;
+            let predicted_ns = core::mem::replace(predicted_ns, in_flight_ns);
             let ns = to_signed(used_ns) + to_signed(in_flight_ns) - to_signed(predicted_ns);
             self.charge(cx, key, ns, false);
             self.count_cap(cx, vgpu, ns);
@@ -324,7 +325,7 @@ impl Core {
         usage: Usage,
     ) {
         self.report(cx, key, usage);
-        if cx.tables.session(key).turn.is_none_or(|turn| turn.epoch != epoch) {
+        if cx.tables.find_turn(key).is_none_or(|turn| turn.epoch != epoch) {
             return;
         }
         let in_flight_ns = Self::bounded_in_flight(cx.config, usage);
@@ -353,7 +354,7 @@ impl Core {
         self.end_work(cx, key);
         let (vgpu, local) = (cx.tables.session(key).vgpu, cx.tables.session(key).local);
         cx.tables.vgpu(vgpu).leave(local);
-        self.count_user_facing(cx.tables.vgpu(vgpu).class, -1);
+        self.count_user_facing(cx.tables.vgpu(vgpu).rest.class, -1);
     }
 
     /// A session has no work on this device any more, in flight or not, and no turn.
@@ -394,7 +395,8 @@ impl Core {
         self.next_epoch = self.next_epoch.max(epoch.saturating_add(1));
         let vgpu = cx.tables.session(key).vgpu;
         self.let_tenant_of_go(cx, vgpu);
-        self.begin_turn(cx, key, Turn::new(cx.now_ns, epoch, budget_ns, cx.config.quantum_ns));
+        let turn = Turn::new(cx.now_ns, epoch, budget_ns, cx.config.quantum_ns);
+        self.begin_turn(cx, vgpu, key, turn);
         true
     }
 
@@ -424,11 +426,10 @@ impl Core {
     /// Nobody holds the device: grant the next, or wait until its predecessor's work has all but
     /// drained, so that nobody queues more than `overlap_ns` behind another's work.
     fn fill(&mut self, cx: &mut Context<'_>) {
-        let Some(next) = self.next_session(cx) else { return };
+        let Some((vgpu_key, next)) = self.next_session(cx) else { return };
         let (own_work, alone) = (self.draining == Some(next), self.eligible == 1);
         let sliced = self.is_sliced();
         let handover_ns = self.drain_ns.saturating_sub(cx.config.overlap_ns);
-        let vgpu_key = cx.tables.session(next).vgpu;
         if let Some(until_ns) = self.kept_until_ns(vgpu_key) {
             self.prepare(cx, next);
             self.arm(until_ns, TimerReason::Yield);
@@ -459,7 +460,7 @@ impl Core {
         } else if !sliced {
             turn.start_ns += queued_ns;
         }
-        self.begin_turn(cx, next, turn);
+        self.begin_turn(cx, vgpu_key, next, turn);
         let device = self.device;
         if interactive {
             cx.out.push(Action::Wake { session: next, device, epoch });
@@ -522,7 +523,7 @@ impl Core {
                 self.prepare_successor(cx, holder, cx.config.quantum_ns);
             }
             _ => {
-                if let Some(next) = self.next_session(cx) {
+                if let Some((_, next)) = self.next_session(cx) {
                     self.prepare(cx, next);
                 }
             }
@@ -541,13 +542,20 @@ impl Core {
         }
     }
 
-    fn begin_turn(&mut self, cx: &mut Context<'_>, key: SessionKey, mut turn: Turn) {
+    /// The session's vGPU is known to who calls: asking the session for it would have all that is
+    /// known of the vGPU wait for the session, where neither is in a cache.
+    fn begin_turn(
+        &mut self,
+        cx: &mut Context<'_>,
+        vgpu_key: VgpuKey,
+        key: SessionKey,
+        mut turn: Turn,
+    ) {
         // During a turn only what finished is charged: take back what was predicted.
         let predicted_ns = core::mem::take(&mut cx.tables.session(key).predicted_ns);
         self.charge(cx, key, -to_signed(predicted_ns), false);
         let in_queue = !self.policy.is_shared();
-        let session = cx.tables.session(key);
-        let (vgpu_key, local) = (session.vgpu, session.local);
+        let local = cx.tables.session(key).local;
         // A cap must not hold it back or let it go on any more: its turn begins.
         cx.tables.vgpu(vgpu_key).in_turn = in_queue;
         self.count_cap(cx, vgpu_key, -to_signed(predicted_ns));
@@ -558,7 +566,7 @@ impl Core {
         turn.idle_since_ns = (!session.runnable).then_some(cx.now_ns);
         turn.used_at_start_ns = session.used_ns;
         let turn_epoch = turn.epoch;
-        session.turn = Some(turn);
+        cx.tables.begin_turn(key, turn);
         let vgpu = cx.tables.vgpu(vgpu_key);
         vgpu.turns += 1;
         vgpu.last_epoch = turn_epoch;
@@ -574,7 +582,7 @@ impl Core {
     fn end_turn(&mut self, cx: &mut Context<'_>, key: SessionKey) {
         let session = cx.tables.session(key);
         let (vgpu, local) = (session.vgpu, session.local);
-        let Some(turn) = session.turn.take() else { return };
+        let Some(turn) = cx.tables.end_turn(key) else { return };
         self.holders.swap_remove(turn.place);
         if let Some(&moved) = self.holders.get(turn.place) {
             cx.tables.turn(moved).place = turn.place;
@@ -679,8 +687,10 @@ impl Core {
         }
     }
 
-    fn next_session(&self, cx: &mut Context<'_>) -> Option<SessionKey> {
-        cx.tables.vgpu(self.policy.peek()?).next_session()
+    /// Who is next, and the session of it.
+    fn next_session(&self, cx: &mut Context<'_>) -> Option<(VgpuKey, SessionKey)> {
+        let vgpu = self.policy.peek()?;
+        cx.tables.vgpu(vgpu).next_session().map(|session| (vgpu, session))
     }
 
     fn arm(&mut self, at_ns: u64, why: TimerReason) {

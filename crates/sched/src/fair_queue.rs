@@ -6,10 +6,11 @@
 //! bounded form of borrowed virtual time (Duda and Cheriton, SOSP 1999).
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
-use crate::codec::codec;
+use crate::codec::{Codec, Malformed, Reader, codec};
 use crate::heap::Heap;
-use crate::key::Weight;
+use crate::key::{MaybeKey, Weight};
 use crate::policy::Charge;
 use crate::row::Row;
 use crate::tag::Tag;
@@ -27,24 +28,26 @@ use crate::tag::Tag;
 /// A flow in its turn is not in a heap, so reports during the turn cost no reordering. A decision
 /// is one insertion and one removal: O(log n), no allocation.
 #[derive(Clone, Debug, Default)]
+#[repr(C)]
 pub(crate) struct FairQueue {
+    waiting: Heap<Tag, Mark>,
+    running: MaybeKey,
+    /// Whose turn ended last.
+    last: MaybeKey,
     flows: Row<Flow>,
-    waiting: Heap<Tag>,
+    virtual_time: Tag,
+    /// Who sleeps so briefly that it does not count: see [`FairQueue::anticipate`].
+    anticipated: MaybeKey,
+    /// Who is next within reach: see [`FairQueue::prefer`].
+    preferred: MaybeKey,
     /// Those that borrow and wait. Most queues have none, and all are small for the cache's sake.
     borrowing: Option<Box<Borrowing>>,
-    virtual_time: Tag,
-    running: Option<u32>,
-    /// Whose turn ended last.
-    last: Option<u32>,
-    /// Who sleeps so briefly that it does not count: see [`FairQueue::anticipate`].
-    anticipated: Option<u32>,
-    /// Who is next within reach: see [`FairQueue::prefer`].
-    preferred: Option<u32>,
-    rules: Rules,
+    /// Nothing for the default.
+    rules: Option<Box<Rules>>,
 }
 
 /// What a queue may do beyond the plain rule. By default, nothing; all of it enters the lag bound.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rules {
     /// Service that a sleeper may be behind the virtual time when it wakes, in ns.
     pub(crate) sleeper_credit_ns: u64,
@@ -88,7 +91,27 @@ struct Flow {
     woken: bool,
 }
 
+/// What the beginning of a turn needs of a flow: its member, and whether it has just woken. It is
+/// beside the tag in the heap, because the flow itself may be in no cache.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark(u32);
+
+impl Mark {
+    fn member(self) -> u32 {
+        self.0 >> 1
+    }
+
+    fn woken(self) -> bool {
+        self.0 & 1 == 1
+    }
+}
+
 impl Flow {
+    fn mark(self) -> Mark {
+        // Keys are below 2²⁰.
+        Mark(self.member << 1 | u32::from(self.woken))
+    }
+
     /// Where it waits. Who has just woken goes before its equals: otherwise it would wait for the
     /// turn in progress and for another one.
     fn rank(self) -> Tag {
@@ -98,17 +121,21 @@ impl Flow {
 
 impl FairQueue {
     pub(crate) fn new(virtual_time: Tag, rules: Rules) -> Self {
-        Self { virtual_time, rules, ..Self::default() }
+        Self { virtual_time, rules: Some(Box::new(rules)), ..Self::default() }
     }
 
     /// σ from now on, in ns.
     pub(crate) fn set_slack(&mut self, slack_ns: u64) {
-        self.rules.slack_ns = slack_ns;
+        self.rules.get_or_insert_default().slack_ns = slack_ns;
+    }
+
+    fn rules(&self) -> Rules {
+        self.rules.as_ref().map_or_else(Rules::default, |rules| **rules)
     }
 
     /// `member` is what [`Self::first`] names it by.
     pub(crate) fn add(&mut self, key: u32, member: u32, weight: Weight, ahead: Tag) {
-        self.flows.grow_to(key as usize + 1);
+        self.flows.grow_to(key + 1);
         self.waiting.reserve(key);
         let start = self.virtual_time.plus(ahead);
         self.flows[key as usize] = Flow { start, weight, member, ..Flow::default() };
@@ -126,7 +153,7 @@ impl FairQueue {
             borrowing.waiting.reserve(key);
         }
         let reached = self.now();
-        let waits = self.flows[key as usize].awake && self.running != Some(key);
+        let waits = self.flows[key as usize].awake && !self.running.is(key);
         self.dequeue(key);
         self.flows[key as usize].borrows = borrows;
         if waits {
@@ -138,7 +165,7 @@ impl FairQueue {
     /// Whether a flow that does not borrow is awake, in its turn, or expected back at once.
     fn has_lender(&self) -> bool {
         let lends = |key: u32| !self.flows[key as usize].borrows;
-        let present = [self.running, self.anticipated];
+        let present = [self.running, self.anticipated].map(MaybeKey::get);
         !self.waiting.is_empty() || present.into_iter().flatten().any(lends)
     }
 
@@ -167,7 +194,7 @@ impl FairQueue {
         let rank = flow.rank();
         match &mut self.borrowing {
             Some(borrowing) if flow.borrows => borrowing.waiting.set(key, rank),
-            _ => self.waiting.set(key, rank),
+            _ => self.waiting.set_marked(key, rank, flow.mark()),
         }
     }
 
@@ -206,7 +233,7 @@ impl FairQueue {
     /// The member of the flow that should have the turn of the one that has it: it borrows and
     /// would be next if that turn ended. A borrower gives way only to one that is a turn behind it.
     pub(crate) fn preempting(&self) -> Option<u32> {
-        let running = self.running.map(|key| self.flows[key as usize])?;
+        let running = self.running.get().map(|key| self.flows[key as usize])?;
         let (start, _) = self.first_borrower()?;
         if running.borrows && start.plus(self.turn(running)) > running.start {
             return None;
@@ -221,12 +248,10 @@ impl FairQueue {
     pub(crate) fn remove(&mut self, key: u32) {
         let reached = self.now();
         self.dequeue(key);
-        if self.running == Some(key) {
-            self.running = None;
+        for kept in [&mut self.running, &mut self.last, &mut self.anticipated, &mut self.preferred]
+        {
+            kept.forget(key);
         }
-        self.last = self.last.filter(|last| *last != key);
-        self.anticipated = self.anticipated.filter(|one| *one != key);
-        self.preferred = self.preferred.filter(|one| *one != key);
         self.flows[key as usize].awake = false;
         self.keep_debt(reached);
     }
@@ -245,7 +270,7 @@ impl FairQueue {
         let behind = self.virtual_time.minus(flow.start).rescaled(flow.weight, weight);
         flow.start = self.virtual_time.plus(ahead).minus(behind);
         flow.weight = weight;
-        if flow.awake && self.running != Some(key) {
+        if flow.awake && !self.running.is(key) {
             self.enqueue(key);
         }
         if let Some(borrowing) = &mut self.borrowing {
@@ -259,23 +284,24 @@ impl FairQueue {
     /// time it held.
     pub(crate) fn wake(&mut self, key: u32) {
         self.flows[key as usize].awake = true;
-        if self.running == Some(key) {
+        if self.running.is(key) {
             return;
         }
         self.virtual_time = self.now();
+        let credit_ns = self.rules().sleeper_credit_ns;
         let flow = &mut self.flows[key as usize];
-        let credit = Tag::from_service(self.rules.sleeper_credit_ns, flow.weight);
+        let credit = Tag::from_service(credit_ns, flow.weight);
         flow.start = flow.start.max(self.virtual_time.minus(credit));
         flow.woken = true;
         self.enqueue(key);
-        self.anticipated = self.anticipated.filter(|one| *one != key);
+        self.anticipated.forget(key);
         self.keep_debt(self.virtual_time);
     }
 
     /// A flow that sleeps is at least so far ahead.
     pub(crate) fn delay(&mut self, key: u32, ahead: Tag) {
         let least = self.virtual_time.plus(ahead);
-        let is_busy = self.running == Some(key) || self.anticipated == Some(key);
+        let is_busy = self.running.is(key) || self.anticipated.is(key);
         let flow = &mut self.flows[key as usize];
         if !flow.awake && !is_busy {
             flow.start = flow.start.max(least);
@@ -295,7 +321,7 @@ impl FairQueue {
     pub(crate) fn anticipate(&mut self, key: u32) {
         if !self.flows[key as usize].awake {
             let reached = self.now();
-            self.anticipated = Some(key);
+            self.anticipated = Some(key).into();
             self.keep_debt(reached);
         }
     }
@@ -307,7 +333,7 @@ impl FairQueue {
     pub(crate) fn owed_ns(&self, key: u32, worked: bool) -> Option<u64> {
         let flow = self.flows[key as usize];
         let (least, _) = self.least()?;
-        let goes_on = worked && self.last == Some(key) && !flow.borrows;
+        let goes_on = worked && self.last.is(key) && !flow.borrows;
         let until = if goes_on { least.plus(self.slack(flow)) } else { least };
         (flow.start < until).then(|| until.minus(flow.start).to_service_ns(flow.weight))
     }
@@ -320,9 +346,9 @@ impl FairQueue {
 
     /// Whoever was expected to go on is asleep from now on.
     pub(crate) fn end_anticipation(&mut self) {
-        if self.anticipated.is_some() {
+        if self.anticipated.get().is_some() {
             let reached = self.now();
-            self.anticipated = None;
+            self.anticipated = MaybeKey::NONE;
             self.keep_debt(reached);
         }
     }
@@ -334,30 +360,39 @@ impl FairQueue {
         if let Some(key) = self.borrower_before(least) {
             return Some(key);
         }
-        let goes_on = self.rules.slack_ns > 0 && self.running.is_none();
-        let last = self.last.filter(|last| {
+        let last = self.goes_on_before(least).or_else(|| self.preferred_before(least));
+        Some(last.unwrap_or(key))
+    }
+
+    /// Whose turn was the last, if it goes before a flow of tag `start` by the slack.
+    #[inline]
+    fn goes_on_before(&self, start: Tag) -> Option<u32> {
+        // Without slack that flow is none of a decision's business, and in no cache.
+        if self.rules().slack_ns == 0 || self.running.get().is_some() {
+            return None;
+        }
+        self.last.get().filter(|last| {
             let flow = self.flows[*last as usize];
-            goes_on && flow.awake && !flow.borrows && flow.start <= least.plus(self.slack(flow))
-        });
-        Some(last.or_else(|| self.preferred_before(least)).unwrap_or(key))
+            flow.awake && !flow.borrows && flow.start <= start.plus(self.slack(flow))
+        })
     }
 
     /// From now on this flow is next, among those that do not borrow, while it waits and is within
     /// reach; with nothing, nobody is preferred.
     pub(crate) fn prefer(&mut self, key: Option<u32>) {
-        self.preferred = key;
+        self.preferred = key.into();
     }
 
     /// Who goes before a flow of tag `start` because it is preferred.
     #[inline]
     fn preferred_before(&self, start: Tag) -> Option<u32> {
-        self.preferred.filter(|key| self.waits_within(*key, start))
+        self.preferred.get().filter(|key| self.waits_within(*key, start))
     }
 
     fn waits_within(&self, key: u32, least: Tag) -> bool {
         let flow = self.flows[key as usize];
-        let reach = Tag::from_service(self.rules.reach_ns, flow.weight);
-        flow.awake && !flow.borrows && self.running != Some(key) && flow.start <= least.plus(reach)
+        let reach = Tag::from_service(self.rules().reach_ns, flow.weight);
+        flow.awake && !flow.borrows && !self.running.is(key) && flow.start <= least.plus(reach)
     }
 
     /// Whether a flow waits and would be next now, were it preferred.
@@ -367,21 +402,37 @@ impl FairQueue {
 
     /// Whether a flow has the turn.
     pub(crate) fn runs(&self, key: u32) -> bool {
-        self.running == Some(key)
+        self.running.is(key)
     }
 
     /// The member whose flow is next.
     pub(crate) fn first(&self) -> Option<u32> {
-        self.peek().map(|key| self.flows[key as usize].member)
+        let key = self.peek()?;
+        // Mostly it is the one that waits longest, whose flow is then not looked at.
+        let is_least = self.waiting.peek().is_some_and(|(_, least)| least == key);
+        let own = || self.flows[key as usize].member;
+        Some(if is_least { self.waiting.first_mark().member() } else { own() })
     }
 
     pub(crate) fn start(&mut self, key: u32) {
-        debug_assert!(self.running.is_none(), "one turn at a time");
+        debug_assert!(self.running.get().is_none(), "one turn at a time");
+        let start = self.start_of(key);
         self.dequeue(key);
         self.flows[key as usize].woken = false;
-        self.running = Some(key);
-        self.virtual_time = self.now();
-        self.limit_debt(self.flows[key as usize]);
+        self.running = Some(key).into();
+        self.virtual_time = self.now_beside(Some(start));
+        if self.borrowing.is_some() {
+            self.limit_debt(self.flows[key as usize]);
+        }
+    }
+
+    /// The tag of a flow that waits: where it is the first, without a look at the flow.
+    fn start_of(&self, key: u32) -> Tag {
+        let first = self.waiting.peek().filter(|(_, first)| *first == key);
+        match first {
+            Some((rank, _)) if !self.waiting.first_mark().woken() => rank,
+            _ => self.flows[key as usize].start,
+        }
     }
 
     /// A turn of a flow that borrows begins with nobody there to lend: whoever wakes finds it
@@ -399,13 +450,14 @@ impl FairQueue {
     }
 
     pub(crate) fn stop(&mut self, key: u32) {
-        debug_assert!(self.running == Some(key), "only a turn that began ends");
-        let reached = self.now();
-        self.running = None;
-        self.last = Some(key);
+        debug_assert!(self.running.is(key), "only a turn that began ends");
+        self.last = Some(key).into();
         if self.flows[key as usize].awake {
+            self.running = MaybeKey::NONE;
             self.enqueue(key);
         } else {
+            let reached = self.now();
+            self.running = MaybeKey::NONE;
             self.keep_debt(reached);
         }
     }
@@ -416,14 +468,14 @@ impl FairQueue {
         let distance = Tag::from_service(charge.ns.unsigned_abs(), flow.weight);
         flow.start =
             if charge.ns < 0 { flow.start.minus(distance) } else { flow.start.plus(distance) };
-        let alone = nobody_waits && self.anticipated.is_none_or(|one| one == key);
+        let alone = nobody_waits && self.anticipated.get().is_none_or(|one| one == key);
         if charge.settled && alone {
             // It was the only one awake, so its tag *is* the virtual time, even if it sleeps now,
             // but for what it had borrowed before it was alone.
             let start = flow.start;
             self.virtual_time = self.virtual_time.max(start.minus(self.debt()));
         }
-        if self.flows[key as usize].awake && self.running != Some(key) {
+        if self.flows[key as usize].awake && !self.running.is(key) {
             self.enqueue(key);
         }
     }
@@ -438,7 +490,7 @@ impl FairQueue {
         let others = self.waiting.peek().is_none_or(|least| goes_before(least, ahead));
         // Within its slack it goes on, whoever is preferred.
         let passes = |(start, _): (Tag, u32)| {
-            self.rules.slack_ns == 0 && self.preferred_before(start.min(finish)).is_some()
+            self.rules().slack_ns == 0 && self.preferred_before(start.min(finish)).is_some()
         };
         let is_passed = !flow.borrows && self.waiting.peek().is_some_and(passes);
         let borrowers = if flow.borrows {
@@ -460,7 +512,7 @@ impl FairQueue {
     }
 
     fn slack(&self, flow: Flow) -> Tag {
-        Tag::from_service(self.rules.slack_ns, flow.weight)
+        Tag::from_service(self.rules().slack_ns, flow.weight)
     }
 
     /// The virtual time as of the last turn's beginning, waking or sleeping.
@@ -475,21 +527,80 @@ impl FairQueue {
     /// The virtual time as of this moment. A prediction that is taken back may lower it again, so
     /// it is kept only where it decides something.
     fn now(&self) -> Tag {
-        let least = self.first_present().map(|first| first.start.minus(self.debt()));
+        self.now_beside(self.running.get().map(|key| self.flows[key as usize].start))
+    }
+
+    /// The same where the tag of the flow in its turn is known.
+    fn now_beside(&self, own: Option<Tag>) -> Tag {
+        let least = self.first_start(own).map(|first| first.minus(self.debt()));
         least.map_or(self.virtual_time, |least| self.virtual_time.max(least))
+    }
+
+    /// The tag of [`Self::first_present`], that of the flow in its turn being `own`. Each decision
+    /// asks for it at each level, and a turn begins with the smallest tag as a rule: the flow of
+    /// the next one, which may be in no cache, is then not looked at.
+    fn first_start(&self, own: Option<Tag>) -> Option<Tag> {
+        let start = |key: u32| self.flows[key as usize].start;
+        let passes = |(rank, _): &(Tag, u32)| own.is_none_or(|own| *rank < own);
+        let others = self.least().filter(passes).map(|(_, key)| start(key));
+        let present = match (own, others) {
+            (Some(own), Some(others)) => Some(own.min(others)),
+            (own, others) => own.or(others),
+        };
+        match self.anticipated.get().map(start) {
+            None => present,
+            Some(one) => Some(present.map_or(one, |present| present.min(one))),
+        }
     }
 
     /// Who has the smallest tag of those that are awake, in their turn, or expected back at once.
     fn first_present(&self) -> Option<Flow> {
         let waiting = self.least().map(|(_, key)| key);
-        let present = [self.running, waiting, self.anticipated].into_iter().flatten();
+        let present = [self.running.get(), waiting, self.anticipated.get()].into_iter().flatten();
         present.map(|key| self.flows[key as usize]).min_by_key(|flow| flow.start)
     }
 }
 
-codec!(struct FairQueue {
-    flows, waiting, borrowing, virtual_time, running, last, anticipated, preferred, rules,
-});
+/// In the order in which journals have the fields.
+impl Codec for FairQueue {
+    fn put(&self, out: &mut Vec<u8>) {
+        let Self { waiting, running, last, flows, virtual_time, anticipated, preferred, .. } = self;
+        flows.put(out);
+        waiting.put(out);
+        self.borrowing.put(out);
+        virtual_time.put(out);
+        (*running, *last).put(out);
+        (*anticipated, *preferred).put(out);
+        self.rules().put(out);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let flows: Row<Flow> = Codec::take(input)?;
+        let mut waiting: Heap<Tag, Mark> = Codec::take(input)?;
+        if waiting.room() > flows.len() {
+            return Err(input.malformed("queue"));
+        }
+        waiting.mark_all(|key| flows[key as usize].mark());
+        let borrowing = Codec::take(input)?;
+        let virtual_time = Codec::take(input)?;
+        let (running, last) = Codec::take(input)?;
+        let (anticipated, preferred) = Codec::take(input)?;
+        let rules = Rules::take(input)?;
+        let rules = (rules != Rules::default()).then(|| Box::new(rules));
+        Ok(Self {
+            waiting,
+            running,
+            last,
+            flows,
+            virtual_time,
+            anticipated,
+            preferred,
+            borrowing,
+            rules,
+        })
+    }
+}
+
 codec!(struct Flow { start, weight, member, awake, borrows, woken });
 codec!(struct Rules { sleeper_credit_ns, slack_ns, reach_ns });
 codec!(struct Terms { borrow_ns, turn_ns });

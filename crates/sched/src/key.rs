@@ -88,6 +88,57 @@ impl TenantKey {
     pub const DEFAULT: Self = Self(0);
 }
 
+/// A dense key or none, no larger than a key: queues have several of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MaybeKey(u32);
+
+impl MaybeKey {
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
+    pub(crate) fn get(self) -> Option<u32> {
+        (self != Self::NONE).then_some(self.0)
+    }
+
+    pub(crate) fn is(self, key: u32) -> bool {
+        self.get() == Some(key)
+    }
+
+    /// It is none from now on if it is `key`.
+    pub(crate) fn forget(&mut self, key: u32) {
+        if self.is(key) {
+            *self = Self::NONE;
+        }
+    }
+}
+
+impl Default for MaybeKey {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl From<Option<u32>> for MaybeKey {
+    fn from(key: Option<u32>) -> Self {
+        key.map_or(Self::NONE, Self)
+    }
+}
+
+impl fmt::Debug for MaybeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}
+
+impl Codec for MaybeKey {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.get().put(out);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        <Option<u32> as Codec>::take(input).map(Self::from)
+    }
+}
+
 /// A relative share, 1 to 10,000: a tenant's of a device, a vGPU's of its tenant's part, a
 /// session's of its vGPU's part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

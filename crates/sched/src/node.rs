@@ -145,7 +145,7 @@ impl Node {
 
     /// A vGPU's class.
     pub fn class(&self, vgpu: VgpuKey) -> Option<Class> {
-        self.tables.vgpus.find(vgpu.index()).map(|vgpu| vgpu.class)
+        self.tables.vgpus.find(vgpu.index()).map(|vgpu| vgpu.rest.class)
     }
 
     /// The epoch of a device's next turn.
@@ -201,7 +201,7 @@ impl Node {
         let vgpu = self.tables.sessions.find(session.index())?.vgpu;
         let vgpu = self.tables.vgpus.find(vgpu.index())?;
         let Device { config, core } = self.devices.find(vgpu.device.index())?;
-        let own = if vgpu.class.is_user_facing() { vgpu.sessions().count() } else { 0 };
+        let own = if vgpu.rest.class.is_user_facing() { vgpu.sessions().count() } else { 0 };
         core.expects_user_facing(own).then_some(config.slice_ns)
     }
 
@@ -213,8 +213,8 @@ impl Node {
             tenant: vgpu.tenant,
             device: vgpu.device,
             weight: vgpu.weight,
-            cap: vgpu.meter.map(|meter| meter.cap),
-            class: vgpu.class,
+            cap: vgpu.meter.as_ref().map(|meter| meter.cap),
+            class: vgpu.rest.class,
             used_ns: vgpu.used_ns,
             held_ns: vgpu.held_ns,
             turns: vgpu.turns,
@@ -454,7 +454,7 @@ impl Node {
         let entry = self.tables.vgpu(vgpu);
         let local = entry.join(key, Weight::ONE);
         if let Some(device) = self.devices.find_mut(device.index()) {
-            device.core.count_user_facing(entry.class, 1);
+            device.core.count_user_facing(entry.rest.class, 1);
         }
         self.tables.sessions.insert(key.index(), SessionEntry::new(vgpu, local, Weight::ONE));
         Ok(device)

@@ -24,10 +24,10 @@ impl<K: Copy> Places<K> {
             self.members[place as usize] = Some(member);
             return place;
         }
-        let place = self.members.len();
+        let place = u32::try_from(self.members.len()).expect("keys are below 2²⁰");
         self.members.grow_to(place + 1);
-        self.members[place] = Some(member);
-        u32::try_from(place).expect("keys are below 2²⁰")
+        self.members[place as usize] = Some(member);
+        place
     }
 
     pub(crate) fn leave(&mut self, place: u32) {

@@ -3,7 +3,9 @@
 //! Most vGPUs have one session and many tenants one vGPU: with 65,536 of them a decision costs
 //! what its cache misses cost, and this saves one at each step down the hierarchy.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem;
 use core::ops::{Index, IndexMut};
 
 use crate::codec::{Codec, Malformed, Reader};
@@ -12,21 +14,24 @@ use crate::codec::{Codec, Malformed, Reader};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Row<T> {
     first: T,
-    rest: Vec<T>,
-    /// It has a first one.
-    begun: bool,
+    /// All but the first, and room for more.
+    rest: Box<[T]>,
+    len: u32,
 }
 
 impl<T: Clone + Default> Row<T> {
     pub(crate) fn len(&self) -> usize {
-        self.rest.len() + usize::from(self.begun)
+        self.len as usize
     }
 
     /// Makes it at least so long.
-    pub(crate) fn grow_to(&mut self, len: usize) {
-        if len > self.len() {
-            self.begun = true;
-            self.rest.resize(len - 1, T::default());
+    pub(crate) fn grow_to(&mut self, len: u32) {
+        self.len = self.len.max(len);
+        let needed = self.len.saturating_sub(1) as usize;
+        if needed > self.rest.len() {
+            let mut rest = mem::take(&mut self.rest).into_vec();
+            rest.resize(needed.next_power_of_two(), T::default());
+            self.rest = rest.into_boxed_slice();
         }
     }
 
@@ -64,7 +69,7 @@ impl<T: Codec + Clone + Default> Codec for Row<T> {
     fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
         let values: Vec<T> = Vec::take(input)?;
         let mut row = Self::default();
-        row.grow_to(values.len());
+        row.grow_to(u32::try_from(values.len()).map_err(|_| input.malformed("length"))?);
         for (place, value) in values.into_iter().enumerate() {
             row[place] = value;
         }

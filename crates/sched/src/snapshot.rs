@@ -4,6 +4,7 @@
 //! it with [`Event::Adopt`](crate::Event::Adopt). Sessions start idle; their first reports charge
 //! what they used while no daemon was there.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -188,10 +189,10 @@ impl Node {
                 vgpu: key,
                 tenant: vgpu.tenant,
                 device: vgpu.device,
-                owner: vgpu.owner,
+                owner: vgpu.rest.owner,
                 weight: vgpu.weight,
-                cap: vgpu.meter.map(|meter| meter.cap),
-                class: vgpu.class,
+                cap: vgpu.meter.as_ref().map(|meter| meter.cap),
+                class: vgpu.rest.class,
                 ahead: self.devices.find(vgpu.device.index())?.core.policy.ahead(key),
                 used_ns: vgpu.used_ns,
                 held_ns: vgpu.held_ns,
@@ -295,11 +296,11 @@ impl Node {
             core.policy.add(state.vgpu, state.tenant, state.weight, state.ahead);
             core.policy.set_class(state.vgpu, state.class);
             let mut vgpu = Vgpu::new(state.tenant, state.device, state.weight);
-            (vgpu.class, vgpu.owner) = (state.class, state.owner);
+            (vgpu.rest.class, vgpu.rest.owner) = (state.class, state.owner);
             if let Some(cap) = state.cap {
                 cap.validate()?;
                 core.reserve_cap(state.vgpu);
-                vgpu.meter = Some(CapMeter::new(cap, 0, 0));
+                vgpu.meter = Some(Box::new(CapMeter::new(cap, 0, 0)));
             }
             (vgpu.used_ns, vgpu.held_ns, vgpu.turns) = (state.used_ns, state.held_ns, state.turns);
             node.tables.add_vgpu(state.vgpu, vgpu);
@@ -310,7 +311,7 @@ impl Node {
             let vgpu = vgpu.ok_or(RestoreError::SessionWithoutVgpu(state.session))?;
             let local = vgpu.join(state.session, state.weight);
             if let Some(device) = node.devices.find_mut(vgpu.device.index()) {
-                device.core.count_user_facing(vgpu.class, 1);
+                device.core.count_user_facing(vgpu.rest.class, 1);
             }
             let fresh = SessionEntry::new(state.vgpu, local, state.weight);
             let SessionState { used_ns, idle_ns, predicted_ns, .. } = *state;

@@ -1,6 +1,9 @@
 //! Which vGPUs are interactive.
 
-use crate::codec::codec;
+use alloc::vec::Vec;
+use core::mem;
+
+use crate::codec::{Codec, Malformed, Reader};
 
 /// Whether a vGPU calls synchronously so often that it counts as interactive: more than 10 calls
 /// per 10 ms (FairGV §3.2.3). It stays so until it makes at most half as many.
@@ -13,8 +16,10 @@ pub(crate) struct SyncRate {
     /// Of the vGPU's own clock, in ns.
     since_ns: u64,
     calls: u64,
-    waiting_since_ns: Option<u64>,
+    /// If it waits.
+    waiting_since_ns: u64,
     waited_ns: u64,
+    waits: bool,
     pub(crate) interactive: bool,
 }
 
@@ -25,18 +30,25 @@ impl SyncRate {
 
     /// The vGPU waits for a turn or for its own program from now on, or no longer.
     pub(crate) fn set_waiting(&mut self, now_ns: u64, waiting: bool) {
-        if waiting {
-            self.waiting_since_ns.get_or_insert(now_ns);
-        } else if let Some(since_ns) = self.waiting_since_ns.take() {
-            self.waited_ns += now_ns.saturating_sub(since_ns);
+        if mem::replace(&mut self.waits, waiting) == waiting {
+            return;
         }
+        if waiting {
+            self.waiting_since_ns = now_ns;
+        } else {
+            self.waited_ns += now_ns.saturating_sub(self.waiting_since_ns);
+        }
+    }
+
+    fn waiting_since_ns(&self) -> Option<u64> {
+        self.waits.then_some(self.waiting_since_ns)
     }
 
     /// The vGPU made `calls` more; none brings the classification up to date. Calls within a window
     /// are gathered.
     pub(crate) fn observe(&mut self, now_ns: u64, calls: u64) {
         self.calls = self.calls.saturating_add(calls);
-        let own_ns = self.waiting_since_ns.unwrap_or(now_ns).saturating_sub(self.waited_ns);
+        let own_ns = self.waiting_since_ns().unwrap_or(now_ns).saturating_sub(self.waited_ns);
         let window_ns = own_ns.saturating_sub(self.since_ns);
         if window_ns < Self::WINDOW_NS {
             return;
@@ -48,7 +60,22 @@ impl SyncRate {
     }
 }
 
-codec!(struct SyncRate { since_ns, calls, waiting_since_ns, waited_ns, interactive });
+impl Codec for SyncRate {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.since_ns, self.calls).put(out);
+        self.waiting_since_ns().put(out);
+        (self.waited_ns, self.interactive).put(out);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (since_ns, calls) = Codec::take(input)?;
+        let waiting_since_ns: Option<u64> = Codec::take(input)?;
+        let (waited_ns, interactive) = Codec::take(input)?;
+        let waits = waiting_since_ns.is_some();
+        let waiting_since_ns = waiting_since_ns.unwrap_or_default();
+        Ok(Self { since_ns, calls, waiting_since_ns, waited_ns, waits, interactive })
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,6 @@
 //! What is known of vGPUs and sessions, by dense key.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::cap::{Cap, CapMeter};
@@ -65,6 +66,29 @@ pub(crate) struct Tables {
     pub(crate) tenants: Slots<Tenant>,
     pub(crate) vgpus: Slots<Vgpu>,
     pub(crate) sessions: Slots<SessionEntry>,
+    turns: Turns,
+}
+
+/// The turns that go on, apart from the sessions: they are few, and what a decision needs of a
+/// session without its turn is one line of the cache.
+#[derive(Clone, Debug, Default)]
+struct Turns {
+    turns: Vec<Turn>,
+    free: Vec<u32>,
+}
+
+impl Turns {
+    fn add(&mut self, turn: Turn) -> u32 {
+        if let Some(place) = self.free.pop() {
+            self.turns[place as usize] = turn;
+            return place;
+        }
+        let place = u32::try_from(self.turns.len()).expect("one for each session at most");
+        self.turns.push(turn);
+        // So that no turn's end allocates.
+        self.free.reserve(self.turns.len());
+        place
+    }
 }
 
 impl Tables {
@@ -105,13 +129,33 @@ impl Tables {
     /// makes; under the default tenant each vGPU is somebody of its own.
     pub(crate) fn waste(&mut self, key: VgpuKey) -> &mut Waste {
         match self.vgpu(key).tenant {
-            TenantKey::DEFAULT => &mut self.vgpu(key).waste,
+            TenantKey::DEFAULT => &mut self.vgpu(key).rest.waste,
             tenant => &mut self.tenant(tenant).waste,
         }
     }
 
     pub(crate) fn turn(&mut self, key: SessionKey) -> &mut Turn {
-        self.session(key).turn.as_mut().expect("a holder has a turn")
+        self.find_turn(key).expect("a holder has a turn")
+    }
+
+    pub(crate) fn find_turn(&mut self, key: SessionKey) -> Option<&mut Turn> {
+        let place = self.session(key).turn?;
+        Some(&mut self.turns.turns[place as usize])
+    }
+
+    pub(crate) fn turn_of(&self, session: &SessionEntry) -> Option<&Turn> {
+        session.turn.map(|place| &self.turns.turns[place as usize])
+    }
+
+    pub(crate) fn begin_turn(&mut self, key: SessionKey, turn: Turn) {
+        let place = self.turns.add(turn);
+        self.session(key).turn = Some(place);
+    }
+
+    pub(crate) fn end_turn(&mut self, key: SessionKey) -> Option<Turn> {
+        let place = self.session(key).turn.take()?;
+        self.turns.free.push(place);
+        Some(self.turns.turns[place as usize])
     }
 }
 
@@ -131,31 +175,27 @@ impl Tenant {
     }
 }
 
+/// Most decisions begin a turn of another vGPU than the last, which is in no cache where there are
+/// many: what a turn needs is together, and what it does not need is elsewhere.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Vgpu {
-    pub(crate) tenant: TenantKey,
-    pub(crate) device: DeviceKey,
-    /// Who answers for its debts, if that was said.
-    pub(crate) owner: Option<u32>,
-    pub(crate) weight: Weight,
-    pub(crate) class: Class,
-    /// Sessions with work.
-    pub(crate) runnable: u32,
     /// Which session gets the vGPU's next turn.
     pub(crate) members: FairQueue,
-    /// The sessions by their key in `members`.
-    sessions: Places<SessionKey>,
-    /// The policy knows of a turn of it.
-    pub(crate) in_turn: bool,
-    /// Its cap, if it has one.
-    pub(crate) meter: Option<CapMeter>,
-    /// It has work, but used up its cap or its tenant's: the policy takes it for asleep.
-    pub(crate) throttled: bool,
-    pub(crate) sync: SyncRate,
-    /// Used where it competes for itself.
-    waste: Waste,
+    pub(crate) tenant: TenantKey,
+    pub(crate) device: DeviceKey,
+    /// Sessions with work.
+    pub(crate) runnable: u32,
     /// Sessions that hold the device.
     holders: u32,
+    /// The policy knows of a turn of it.
+    pub(crate) in_turn: bool,
+    /// It has work, but used up its cap or its tenant's: the policy takes it for asleep.
+    pub(crate) throttled: bool,
+    pub(crate) weight: Weight,
+    /// Its cap, if it has one.
+    pub(crate) meter: Option<Box<CapMeter>>,
+    pub(crate) sync: SyncRate,
     /// Billed device time of all its sessions, past ones too.
     pub(crate) used_ns: u64,
     /// What was charged to its tag.
@@ -163,46 +203,56 @@ pub(crate) struct Vgpu {
     pub(crate) turns: u64,
     /// The epoch of its last turn.
     pub(crate) last_epoch: u64,
+    pub(crate) rest: Box<VgpuRest>,
+}
+
+/// What is known of a vGPU and no decision asks for, but where a turn ends early.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct VgpuRest {
+    /// Who answers for its debts, if that was said.
+    pub(crate) owner: Option<u32>,
+    pub(crate) class: Class,
+    /// The sessions by their key in `members`.
+    sessions: Places<SessionKey>,
+    /// Used where it competes for itself.
+    waste: Waste,
 }
 
 impl Vgpu {
     pub(crate) fn new(tenant: TenantKey, device: DeviceKey, weight: Weight) -> Self {
         Self {
+            members: FairQueue::default(),
             tenant,
             device,
-            owner: None,
-            weight,
-            class: Class::Batch,
             runnable: 0,
-            members: FairQueue::default(),
-            sessions: Places::default(),
-            in_turn: false,
-            meter: None,
-            throttled: false,
-            sync: SyncRate::default(),
-            waste: Waste::default(),
             holders: 0,
+            in_turn: false,
+            throttled: false,
+            weight,
+            meter: None,
+            sync: SyncRate::default(),
             used_ns: 0,
             held_ns: 0,
             turns: 0,
             last_epoch: 0,
+            rest: Box::default(),
         }
     }
 
     /// Adds a session; the result is its key in `members`.
     pub(crate) fn join(&mut self, session: SessionKey, weight: Weight) -> u32 {
-        let local = self.sessions.join(session);
+        let local = self.rest.sessions.join(session);
         self.members.add(local, session.0, weight, Tag::ZERO);
         local
     }
 
     pub(crate) fn leave(&mut self, local: u32) {
         self.members.remove(local);
-        self.sessions.leave(local);
+        self.rest.sessions.leave(local);
     }
 
     pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionKey> + '_ {
-        self.sessions.iter()
+        self.rest.sessions.iter()
     }
 
     pub(crate) fn next_session(&self) -> Option<SessionKey> {
@@ -226,7 +276,9 @@ impl Vgpu {
     }
 }
 
+/// As long as a line of the cache, and in one.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub(crate) struct SessionEntry {
     pub(crate) vgpu: VgpuKey,
     /// Its key in the vGPU's `members`.
@@ -238,7 +290,8 @@ pub(crate) struct SessionEntry {
     pub(crate) idle_ns: u64,
     /// Work in flight that is charged by prediction; zero during a turn.
     pub(crate) predicted_ns: u64,
-    pub(crate) turn: Option<Turn>,
+    /// Where its turn is among those that go on.
+    pub(crate) turn: Option<u32>,
     /// It had a turn since it woke, which ended because its time was over.
     pub(crate) served: bool,
     /// Synchronous calls as last read.
@@ -263,16 +316,144 @@ impl SessionEntry {
     }
 }
 
-codec!(struct Tables { tenants, vgpus, sessions });
 codec!(struct Tenant { weight, cap, waste, vgpus });
-codec!(struct Vgpu {
-    tenant, device, owner, weight, class, runnable, members, sessions, in_turn, meter, throttled,
-    sync, waste, holders, used_ns, held_ns, turns, last_epoch,
-});
-codec!(struct SessionEntry {
+
+/// In the order in which journals have the fields.
+impl Codec for Vgpu {
+    fn put(&self, out: &mut Vec<u8>) {
+        let Self { members, tenant, device, runnable, holders, in_turn, throttled, .. } = self;
+        let Self { weight, meter, sync, used_ns, held_ns, turns, last_epoch, rest, .. } = self;
+        let VgpuRest { owner, class, sessions, waste } = &**rest;
+        (*tenant, *device).put(out);
+        owner.put(out);
+        weight.put(out);
+        class.put(out);
+        runnable.put(out);
+        members.put(out);
+        sessions.put(out);
+        in_turn.put(out);
+        meter.put(out);
+        throttled.put(out);
+        sync.put(out);
+        waste.put(out);
+        holders.put(out);
+        (*used_ns, *held_ns).put(out);
+        (*turns, *last_epoch).put(out);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (tenant, device) = Codec::take(input)?;
+        let owner = Codec::take(input)?;
+        let weight = Codec::take(input)?;
+        let class = Codec::take(input)?;
+        let runnable = Codec::take(input)?;
+        let members = Codec::take(input)?;
+        let sessions = Codec::take(input)?;
+        let in_turn = Codec::take(input)?;
+        let meter = Codec::take(input)?;
+        let throttled = Codec::take(input)?;
+        let sync = Codec::take(input)?;
+        let waste = Codec::take(input)?;
+        let holders = Codec::take(input)?;
+        let (used_ns, held_ns) = Codec::take(input)?;
+        let (turns, last_epoch) = Codec::take(input)?;
+        Ok(Self {
+            members,
+            tenant,
+            device,
+            runnable,
+            holders,
+            in_turn,
+            throttled,
+            weight,
+            meter,
+            sync,
+            used_ns,
+            held_ns,
+            turns,
+            last_epoch,
+            rest: Box::new(VgpuRest { owner, class, sessions, waste }),
+        })
+    }
+}
+codec!(struct SavedSession {
     vgpu, local, weight, runnable, estimate_ns, used_ns, idle_ns, predicted_ns, turn, served,
     sync_calls,
 });
+
+/// A session with its turn: what a journal has.
+struct SavedSession {
+    vgpu: VgpuKey,
+    local: u32,
+    weight: Weight,
+    runnable: bool,
+    estimate_ns: u64,
+    used_ns: u64,
+    idle_ns: u64,
+    predicted_ns: u64,
+    turn: Option<Turn>,
+    served: bool,
+    sync_calls: u64,
+}
+
+impl SavedSession {
+    fn new(session: &SessionEntry, turn: Option<Turn>) -> Self {
+        let &SessionEntry { vgpu, local, weight, runnable, served, .. } = session;
+        let &SessionEntry { estimate_ns, used_ns, idle_ns, predicted_ns, sync_calls, .. } = session;
+        Self {
+            vgpu,
+            local,
+            weight,
+            runnable,
+            estimate_ns,
+            used_ns,
+            idle_ns,
+            predicted_ns,
+            turn,
+            served,
+            sync_calls,
+        }
+    }
+
+    fn restore(self, turns: &mut Turns) -> SessionEntry {
+        let Self { vgpu, local, weight, runnable, served, .. } = self;
+        let Self { estimate_ns, used_ns, idle_ns, predicted_ns, sync_calls, .. } = self;
+        SessionEntry {
+            vgpu,
+            local,
+            weight,
+            runnable,
+            estimate_ns,
+            used_ns,
+            idle_ns,
+            predicted_ns,
+            turn: self.turn.map(|turn| turns.add(turn)),
+            served,
+            sync_calls,
+        }
+    }
+}
+
+impl Codec for Tables {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.tenants.put(out);
+        self.vgpus.put(out);
+        self.sessions.len().put(out);
+        for session in &self.sessions.0 {
+            let saved = |session| SavedSession::new(session, self.turn_of(session).copied());
+            session.as_ref().map(saved).put(out);
+        }
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (tenants, vgpus) = Codec::take(input)?;
+        let saved: Vec<Option<SavedSession>> = Vec::take(input)?;
+        let mut turns = Turns::default();
+        let restore = |session: Option<SavedSession>| session.map(|it| it.restore(&mut turns));
+        let sessions = Slots(saved.into_iter().map(restore).collect());
+        Ok(Self { tenants, vgpus, sessions, turns })
+    }
+}
 
 impl<T: Codec> Codec for Slots<T> {
     fn put(&self, out: &mut Vec<u8>) {
@@ -281,5 +462,16 @@ impl<T: Codec> Codec for Slots<T> {
 
     fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
         Vec::take(input).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_as_small_as_decisions_want_them() {
+        assert_eq!((size_of::<SessionEntry>(), size_of::<Option<SessionEntry>>()), (64, 64));
+        assert_eq!((size_of::<Vgpu>(), size_of::<Option<Vgpu>>()), (256, 256));
     }
 }

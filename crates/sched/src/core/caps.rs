@@ -1,5 +1,6 @@
 //! Caps: who used up a part of the device waits for the next period.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 
@@ -15,8 +16,8 @@ impl Core {
         self.reserve_cap(key);
         let meter = &mut cx.tables.vgpu(key).meter;
         // Another cap forgives nothing: who could have it changed would have as many periods.
-        let owed_ns = meter.map_or(0, |meter| meter.owed_ns(cx.now_ns));
-        *meter = cap.map(|cap| CapMeter::new(cap, cx.now_ns, owed_ns));
+        let owed_ns = meter.as_mut().map_or(0, |meter| meter.owed_ns(cx.now_ns));
+        *meter = cap.map(|cap| Box::new(CapMeter::new(cap, cx.now_ns, owed_ns)));
         if cap.is_none() {
             self.refills.remove(key.0);
         }

@@ -8,7 +8,7 @@ use super::{Context, Core};
 impl Core {
     pub(crate) fn set_class(&mut self, cx: &mut Context<'_>, key: VgpuKey, class: Class) {
         let vgpu = cx.tables.vgpu(key);
-        let before = core::mem::replace(&mut vgpu.class, class);
+        let before = core::mem::replace(&mut vgpu.rest.class, class);
         for _ in vgpu.sessions() {
             self.count_user_facing(before, -1);
             self.count_user_facing(class, 1);

@@ -90,7 +90,7 @@ impl Core {
     pub(crate) fn leave_debt(&mut self, cx: &mut Context<'_>, key: VgpuKey) {
         let vgpu = cx.tables.vgpu(key);
         let (tenant, weight) = (vgpu.tenant, vgpu.weight);
-        let Some((owner, time)) = vgpu.owner.zip(self.policy.time_of(tenant)) else { return };
+        let Some((owner, time)) = vgpu.rest.owner.zip(self.policy.time_of(tenant)) else { return };
         let debt = LeftDebt { owner, tenant, until: time.plus(self.policy.ahead(key)), weight };
         let policy = &self.policy;
         self.debts.leave(debt, |tenant| policy.time_of(tenant).unwrap_or_default());
@@ -100,7 +100,7 @@ impl Core {
     /// those are that have no work now: who goes from one to the next pays for both. One that has
     /// work pays for itself.
     pub(crate) fn set_owner(&mut self, cx: &mut Context<'_>, key: VgpuKey, owner: u32) {
-        cx.tables.vgpu(key).owner = Some(owner);
+        cx.tables.vgpu(key).rest.owner = Some(owner);
         let vgpu = cx.tables.vgpu(key);
         let (tenant, weight) = (vgpu.tenant, vgpu.weight);
         let Some(time) = self.policy.time_of(tenant) else { return };
@@ -109,7 +109,7 @@ impl Core {
         for other in siblings {
             let Some(vgpu) = cx.tables.vgpus.find(other.index()) else { continue };
             let is_idle = vgpu.runnable == 0 && vgpu.device == self.device;
-            if *other != key && is_idle && vgpu.owner == Some(owner) {
+            if *other != key && is_idle && vgpu.rest.owner == Some(owner) {
                 owed_ns = owed_ns.max(self.policy.ahead(*other).to_service_ns(vgpu.weight));
             }
         }

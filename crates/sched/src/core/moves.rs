@@ -21,7 +21,7 @@ impl Core {
         let sessions: Vec<SessionKey> = cx.tables.vgpu(key).sessions().collect();
         for session in sessions {
             self.end_work(cx, session);
-            self.count_user_facing(cx.tables.vgpu(key).class, -1);
+            self.count_user_facing(cx.tables.vgpu(key).rest.class, -1);
         }
         let tenant = cx.tables.vgpu(key).tenant;
         let debt = Debt { vgpu: self.policy.ahead(key), tenant: self.policy.tenant_ahead(tenant) };
@@ -36,7 +36,7 @@ impl Core {
         let borrow_ns = cx.config.borrow_ns;
         let vgpu = cx.tables.vgpu(key);
         vgpu.device = self.device;
-        let (tenant, weight, class) = (vgpu.tenant, vgpu.weight, vgpu.class);
+        let (tenant, weight, class) = (vgpu.tenant, vgpu.weight, vgpu.rest.class);
         for _ in vgpu.sessions() {
             self.count_user_facing(class, 1);
         }

@@ -32,13 +32,15 @@ impl Core {
 
     pub(super) fn grant_if_shared(&mut self, cx: &mut Context<'_>, key: SessionKey) {
         let session = cx.tables.session(key);
+        let vgpu = session.vgpu;
         let wanted = session.runnable && session.turn.is_none();
         if !(wanted && self.up && self.policy.is_shared()) {
             return;
         }
         let (device, epoch, budget_ns) = (self.device, self.next_epoch, UNLIMITED);
         self.next_epoch += 1;
-        self.begin_turn(cx, key, Turn::new(cx.now_ns, epoch, budget_ns, cx.config.quantum_ns));
+        let turn = Turn::new(cx.now_ns, epoch, budget_ns, cx.config.quantum_ns);
+        self.begin_turn(cx, vgpu, key, turn);
         cx.out.push(Action::Grant { session: key, device, epoch, budget_ns });
     }
 }

@@ -48,7 +48,8 @@ fn audit_vgpu(node: &Node, key: VgpuKey, vgpu: &Vgpu) -> Result<(), Broken> {
     rule(node.devices.find(vgpu.device.index()).is_some(), "a vGPU's device is there")?;
     let runnable = sessions().filter(|session| session.runnable).count();
     rule(vgpu.runnable as usize == runnable, "runnable sessions are counted")?;
-    let in_turn = sessions().any(|session| session.turn.is_some_and(|turn| turn.in_queue));
+    let in_turn =
+        sessions().any(|session| node.tables.turn_of(session).is_some_and(|turn| turn.in_queue));
     rule(vgpu.in_turn == in_turn, "a vGPU in a turn has a session in a turn")?;
     let billed_ns = sessions().fold(0u64, |sum, session| sum.saturating_add(session.used_ns));
     rule(vgpu.used_ns >= billed_ns, "what sessions used is billed to their vGPU")?;
@@ -85,7 +86,7 @@ fn audit_session(node: &Node, key: SessionKey, session: &SessionEntry) -> Result
     let vgpu = vgpu.ok_or(Broken { rule: "a session's vGPU is there", key: key.0 })?;
     let known = vgpu.sessions().any(|other| other == key);
     require(known, key.0, "a vGPU knows its sessions")?;
-    let Some(turn) = session.turn else { return Ok(()) };
+    let Some(turn) = node.tables.turn_of(session) else { return Ok(()) };
     let holders = node.holders(vgpu.device);
     let place = holders.get(turn.place) == Some(&key);
     require(place, key.0, "who has a turn is a holder")
@@ -100,7 +101,9 @@ fn audit_core(node: &Node, core: &Core) -> Result<(), Broken> {
     let eligible: u32 = free.map(|(_, vgpu)| vgpu.runnable).sum();
     rule(core.eligible == eligible, "sessions that caps do not hold back are counted")?;
 
-    let turn = |key: &SessionKey| node.tables.sessions.find(key.index())?.turn;
+    let turn = |key: &SessionKey| {
+        node.tables.sessions.find(key.index()).and_then(|session| node.tables.turn_of(session))
+    };
     rule(core.holders.iter().all(|key| turn(key).is_some()), "a holder has a turn")?;
     let mut epochs = core.holders.iter().filter_map(|key| turn(key).map(|turn| turn.epoch));
     rule(epochs.all(|epoch| epoch < core.next_epoch), "epochs rise")?;

@@ -200,7 +200,7 @@ impl TraceLag {
             traced.tree.add_vgpu(session.vgpu, vgpu.tenant, vgpu.weight);
             traced.tree.set_throttled(session.vgpu, is_capped(node, vgpu));
             // It may begin with what its owner's other vGPUs owe.
-            if vgpu.owner.is_some() && vgpu.turns == 0 {
+            if vgpu.rest.owner.is_some() && vgpu.turns == 0 {
                 let ahead = node.vgpu(session.vgpu).map_or(Tag::ZERO, |view| view.ahead);
                 traced.tree.begins_ahead(session.vgpu, ahead.to_service_ns(vgpu.weight));
             }
@@ -225,7 +225,7 @@ impl TraceLag {
         let Some(vgpu) = node.tables.vgpus.find(key.index()) else { return };
         let Some(config) = node.config(vgpu.device) else { return };
         if let Some(traced) = self.devices.get_mut(&vgpu.device)
-            && vgpu.class.is_user_facing()
+            && vgpu.rest.class.is_user_facing()
         {
             traced.tree.may_borrow(key, config.borrow_ns);
         }

@@ -33,6 +33,7 @@ pub(super) struct Fair {
 
 /// The vGPUs of one tenant.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 struct Group {
     queue: FairQueue,
     vgpus: Places<VgpuKey>,
