@@ -558,11 +558,12 @@ impl Core {
         let local = cx.tables.session(key).local;
         // A cap must not hold it back or let it go on any more: its turn begins.
         cx.tables.vgpu(vgpu_key).in_turn = in_queue;
+        turn.place = self.holders.len();
+        self.holders.push(key);
         self.count_cap(cx, vgpu_key, -to_signed(predicted_ns));
         let session = cx.tables.session(key);
         turn.in_queue = in_queue;
         turn.kept_ns = self.kept_ns(vgpu_key);
-        turn.place = self.holders.len();
         turn.idle_since_ns = (!session.runnable).then_some(cx.now_ns);
         turn.used_at_start_ns = session.used_ns;
         let turn_epoch = turn.epoch;
@@ -575,7 +576,6 @@ impl Core {
             vgpu.members.start(local);
             self.policy.start(vgpu_key);
         }
-        self.holders.push(key);
         self.prepared = None;
     }
 

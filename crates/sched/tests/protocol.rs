@@ -258,6 +258,25 @@ fn a_restarted_daemon_adopts_the_holder_and_charges_the_gap() {
     assert_eq!(new.vgpu(VgpuKey(0)).unwrap().used_ns, 6 * MS);
 }
 
+/// Whatever is left of its tenant's cap, and whether others of its vGPU have work.
+#[test]
+fn a_turn_is_adopted_whose_tenant_used_up_its_cap() {
+    let mut node = node();
+    let (other, vgpu) = (SessionKey(2), VgpuKey(0));
+    feed(&mut node, 0, Event::AddSession { session: other, vgpu });
+    let cap = Some(Cap { share_ppm: 100_000, period_ns: 100 * MS });
+    feed(&mut node, 0, Event::SetTenantCap { tenant: TenantKey::DEFAULT, cap });
+    feed(&mut node, 0, runnable(A));
+    feed(&mut node, 20 * MS, Event::Idle { session: A });
+    feed(&mut node, 20 * MS, released(A, 1, 20 * MS, 0));
+    feed(&mut node, 20 * MS, runnable(other));
+    assert!(node.vgpu(vgpu).unwrap().is_throttled);
+    feed(&mut node, 21 * MS, Event::Adopt { session: A, epoch: 2, budget_ns: 6 * MS });
+    assert_eq!(node.holders(D), [A]);
+    feed(&mut node, 22 * MS, released(A, 2, 21 * MS, 0));
+    assert_eq!(node.holders(D), [], "the cap holds again");
+}
+
 #[test]
 fn events_that_do_not_fit_change_nothing() {
     let mut node = node();
