@@ -226,12 +226,10 @@ impl Residency {
         let mut slots = self.lock();
         let Slots { board, dealer } = &mut *slots;
         let (written, entries) = board.ahead(|board| dealer.write_ahead(board, holder, next));
-        match written {
-            Written::Slot { .. } => {
-                Written::Slot { ns: self.terms.entry_ns.saturating_mul(entries) }
-            }
-            other => other,
+        if let Written::Slot { .. } = written {
+            return Written::Slot { ns: self.terms.entry_ns.saturating_mul(entries) };
         }
+        written
     }
 
     /// A turn of the vGPU is over in which it used the device for so long. May take long, though
