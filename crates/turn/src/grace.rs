@@ -3,8 +3,8 @@
 /// A holder that pauses for a moment keeps its turn for the yield limit. A turn that began with an
 /// exchange of memory was dear: given up, it would soon begin with another. So it is kept for as
 /// long as that took, at most for its budget: waiting then costs at most twice what was best
-/// (Karlin et al., *Competitive snoopy caching*, 1988: rent for as long as buying costs). A turn that
-/// follows its own one is as dear to give up as that was: what was brought is still there.
+/// (Karlin et al., *Competitive snoopy caching*, 1988: rent for as long as buying costs). A turn
+/// that follows its own one is as dear to give up: what was brought is still there.
 #[derive(Debug)]
 pub struct Grace {
     yield_ns: u64,

@@ -423,8 +423,8 @@ fn holding_ms(config: &NodeConfig, can: Capabilities) -> u64 {
     }
 }
 
-/// Of a device whose switches are dear, at most a seventeenth of the time goes into them, within the
-/// slack that is allowed.
+/// Of a device whose switches are dear, at most a seventeenth of the time goes into them, within
+/// the slack that is allowed.
 const SLACK_SWITCHES: u64 = 16;
 
 /// How a device that can do this is shared.
