@@ -18,10 +18,11 @@ use crate::plan::{self, Step};
 use crate::provision::Failure;
 use crate::store::{InstanceRow, StoreError, Wanted};
 
-/// At so many attempts at a step of removing an instance, some seconds after the first one, it does
-/// not count for its project any longer if it has ended: what cannot be reached is no fault of the
-/// project's.
-const CHARGED_ATTEMPTS: u32 = 8;
+/// The step of events that tell what a removal means for the project's quota.
+pub const QUOTA: &str = "quota";
+
+/// What such an event says.
+pub const GIVEN_BACK: &str = "the project's quota is given back; the GPUs stay taken";
 
 /// Works off what is to be done.
 #[derive(Debug)]
@@ -177,37 +178,54 @@ impl Engine {
             if self.lock().has_stopped {
                 return None;
             }
-            match self.world.execute(&instance, step) {
+            let (outcome, beside) = self.attempt(&instance, step);
+            match outcome {
                 Outcome::Done => {
                     self.lock().tries.remove(id);
                     tracing::debug!(instance = id, step = step.name(), "done");
                 }
                 Outcome::NotYet(pause) => return Some(pause),
-                Outcome::Failed(failure) => {
-                    let failure = self.go_beside(&instance, step, failure);
-                    match self.failed(&instance, step, &failure) {
-                        Ok(None) => {}
-                        Ok(Some(pause)) => return Some(pause),
-                        Err(error) => {
-                            tracing::error!(instance = id, %error, "the store cannot be written");
-                            return Some(PAUSE_MAX);
-                        }
+                Outcome::Failed(failure) => match self.failed(&instance, step, &failure, &beside) {
+                    Ok(None) => {}
+                    Ok(Some(pause)) => return Some(pause),
+                    Err(error) => {
+                        tracing::error!(instance = id, %error, "the store cannot be written");
+                        return Some(PAUSE_MAX);
                     }
-                }
+                },
             }
         }
     }
 
-    /// Does what may be done though a step fails; how the removal fails then.
-    fn go_beside(&self, instance: &InstanceRow, step: Step, failure: Failure) -> Failure {
-        let is_removed = instance.wanted == Wanted::Absent;
-        let beside = plan::beside(step, instance.marks).filter(|_| is_removed);
-        match beside.map(|beside| self.world.execute(instance, beside)) {
-            Some(Outcome::Failed(other)) => {
-                Failure { words: format!("{}; {}", failure.words, other.words), ..failure }
+    /// Carries out a step, and of a removal at the same time those that do not wait for it: an
+    /// endpoint that hangs keeps no node from ending sessions. What failed besides.
+    fn attempt(&self, instance: &InstanceRow, step: Step) -> (Outcome, Vec<(Step, Failure)>) {
+        let beside = plan::beside(step, instance.marks);
+        let beside = beside.filter(|_| instance.wanted == Wanted::Absent);
+        let (Step::Unrule, Some(beside)) = (step, beside) else {
+            let outcome = self.world.execute(instance, step);
+            let has_failed = matches!(outcome, Outcome::Failed(_));
+            let next = beside.filter(|_| has_failed);
+            return (outcome, next.map_or_else(Vec::new, |next| self.chain(instance, next)));
+        };
+        thread::scope(|scope| {
+            let other = scope.spawn(|| self.chain(instance, beside));
+            let outcome = self.world.execute(instance, step);
+            (outcome, other.join().unwrap_or_default())
+        })
+    }
+
+    /// Carries out a step of a removal and, if it fails, what is done all the same; what failed.
+    fn chain(&self, instance: &InstanceRow, step: Step) -> Vec<(Step, Failure)> {
+        let mut failed = Vec::new();
+        let mut next = Some(step);
+        while let Some(step) = next.take() {
+            if let Outcome::Failed(failure) = self.world.execute(instance, step) {
+                failed.push((step, failure));
+                next = plan::beside(step, instance.marks);
             }
-            Some(Outcome::Done | Outcome::NotYet(_)) | None => failure,
         }
+        failed
     }
 
     /// What to do about a failure: wait, or go on to undo.
@@ -216,13 +234,14 @@ impl Engine {
         instance: &InstanceRow,
         step: Step,
         failure: &Failure,
+        beside: &[(Step, Failure)],
     ) -> Result<Option<Duration>, StoreError> {
         let is_making = instance.wanted == Wanted::Present;
-        let (attempts, verdict) = {
-            let mut queue = self.lock();
+        let (attempts, verdict, is_long) = {
+            let (mut queue, now) = (self.lock(), Instant::now());
             let tries = queue.tries.entry(instance.id.clone()).or_default();
-            let verdict = tries.failed(failure, is_making, Instant::now());
-            (tries.attempts, verdict)
+            let verdict = tries.failed(failure, is_making, now);
+            (tries.attempts, verdict, tries.are_long(now))
         };
         let gives_up = matches!(verdict, Verdict::GiveUp(_));
         let kind = if gives_up { EventKind::Failed } else { EventKind::Retry };
@@ -230,17 +249,15 @@ impl Engine {
         tracing::warn!(instance = instance.id, step = name, attempts, gives_up, why = words);
         // A step that is tried for days does not fill the disk.
         if gives_up || attempts.is_power_of_two() {
-            let event = Event {
-                at_ms: clock::now_ms(),
-                step: name.to_owned(),
-                kind,
-                took_us: 0,
-                detail: Some(words.clone()),
-            };
-            self.world.store.tell(&instance.id, &event)?;
+            let beside = beside.iter().map(|(step, failure)| (step.name(), &failure.words));
+            for (step, words) in std::iter::once((name, words)).chain(beside) {
+                let (at_ms, step, detail) = (clock::now_ms(), step.to_owned(), words.clone());
+                let event = Event { at_ms, step, kind, took_us: 0, detail: Some(detail) };
+                self.world.store.tell(&instance.id, &event)?;
+            }
         }
-        if !is_making && attempts >= CHARGED_ATTEMPTS {
-            self.settle_quota(instance, step, failure, attempts)?;
+        if !is_making && is_long {
+            self.settle_quota(instance)?;
         }
         match verdict {
             Verdict::Again(pause) => Ok(Some(pause)),
@@ -255,29 +272,16 @@ impl Engine {
 
     /// The project has its quota back from an instance that cannot be removed, once somebody has
     /// said that it has ended: else it would have more than its quota for as long as it likes.
-    fn settle_quota(
-        &self,
-        instance: &InstanceRow,
-        step: Step,
-        failure: &Failure,
-        attempts: u32,
-    ) -> Result<(), StoreError> {
+    fn settle_quota(&self, instance: &InstanceRow) -> Result<(), StoreError> {
         let World { store, endpoint, .. } = &self.world;
         // A step may have been done beside the one that fails.
         let Some(now) = store.instance(&instance.id)? else { return Ok(()) };
-        let has_ended = plan::has_ended(now.marks, endpoint.cuts());
-        let detail = if has_ended {
-            "the project's quota is given back; the GPUs stay taken".to_owned()
-        } else {
-            let words = &failure.words;
-            format!("{words}; the project's quota stays taken until one of them says that it ended")
-        };
-        let (at_ms, step) = (clock::now_ms(), step.name().to_owned());
-        let event = Event { at_ms, step, kind: EventKind::Retry, took_us: 0, detail: Some(detail) };
-        match attempts {
-            _ if has_ended => store.give_quota_back(&instance.id, &event),
-            CHARGED_ATTEMPTS => store.tell(&instance.id, &event),
-            _ => Ok(()),
+        if !plan::has_ended(now.marks, endpoint.cuts()) {
+            return Ok(());
         }
+        let (at_ms, step, detail) = (clock::now_ms(), QUOTA.to_owned(), GIVEN_BACK.to_owned());
+        let kind = EventKind::Done;
+        let event = Event { at_ms, step, kind, took_us: 0, detail: Some(detail) };
+        store.give_quota_back(&instance.id, &event)
     }
 }

@@ -1,10 +1,11 @@
 //! The endpoints of compute hosts, through their sockets: `weft-endpoint host` of each.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weft_api::endpoint::{Answer, Client, EndpointError, Request};
+use weft_api::endpoint::{ANSWER_TIMEOUT, Answer, Client, EndpointError, Request};
 
 use crate::provision::Failure;
 use crate::rules::{Endpoint, GrantRow};
@@ -38,7 +39,14 @@ impl From<EndpointError> for Failure {
             EndpointError::NotRunning { source, .. } => Self::away(format!(
                 "{words} ({source}): start `weft-endpoint host` there, or lead its socket here"
             )),
-            // It was killed while it was asked, or takes too long.
+            // It hangs.
+            EndpointError::Io(source)
+                if matches!(source.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+            {
+                let limit_s = ANSWER_TIMEOUT.as_secs();
+                Self::away(format!("the endpoint did not answer within {limit_s} s"))
+            }
+            // It was killed while it was asked.
             EndpointError::Io(source) => Self::away(format!("{words} ({source})")),
             EndpointError::Refused { is_permanent: false, .. } => Self::passing(words),
             EndpointError::Refused { .. }

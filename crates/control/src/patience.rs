@@ -20,6 +20,10 @@ pub const PAUSE_MAX: Duration = Duration::from_secs(15);
 /// The longest pause before somebody is asked again who is waited for.
 const AWAY_PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// A removal that fails for so long, by time or by attempts, is not waited for with the quota of
+/// what has ended: what cannot be reached is no fault of the project's.
+const QUOTA_LIMIT: (Duration, u32) = (Duration::from_secs(3), 8);
+
 /// Failed attempts at the step that an instance is at.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tries {
@@ -29,6 +33,8 @@ pub struct Tries {
     answered: u32,
     /// Since when nobody answers.
     away_since: Option<Instant>,
+    /// When the first one failed.
+    since: Option<Instant>,
     /// Whether they were at making it.
     is_making: bool,
 }
@@ -49,6 +55,7 @@ impl Tries {
             *self = Self { is_making, ..Self::default() };
         }
         self.attempts += 1;
+        self.since.get_or_insert(now);
         let pause = (PAUSE * 2_u32.saturating_pow(self.attempts.min(16) - 1)).min(PAUSE_MAX);
         if !is_making {
             return Verdict::Again(pause);
@@ -66,6 +73,14 @@ impl Tries {
             return Verdict::GiveUp(failure.words.clone());
         }
         Verdict::Again(pause)
+    }
+
+    /// Whether quota is not to wait for them: each may last as long as somebody hangs.
+    #[must_use]
+    pub fn are_long(&self, now: Instant) -> bool {
+        let (limit, attempts) = QUOTA_LIMIT;
+        let since = self.since.map(|since| now.saturating_duration_since(since));
+        self.attempts >= attempts || since.is_some_and(|since| since >= limit)
     }
 }
 

@@ -92,15 +92,15 @@ pub fn plan(wanted: Wanted, marks: Marks) -> Vec<Step> {
     }
 }
 
-/// A step of removing an instance that is done though an earlier one fails: nobody computes on
-/// because an endpoint is away, and no VM stays because a node is.
+/// A step of removing an instance that does not wait for another one: nodes end sessions while
+/// rules are withdrawn, whether or not the endpoint answers, and where the nodes fail the VM is
+/// ended, so that whoever can say that it has ended is asked.
 #[must_use]
-pub fn beside(failed: Step, marks: Marks) -> Option<Step> {
-    let has_rules = marks.has(Step::Port) && !marks.has(Step::Unrule);
-    let next = if failed == Step::Unrule {
-        Some(Step::Revoke)
-    } else {
-        (failed == Step::Revoke && !has_rules).then_some(Step::Terminate)
+pub fn beside(step: Step, marks: Marks) -> Option<Step> {
+    let next = match step {
+        Step::Unrule => Some(Step::Revoke),
+        Step::Revoke => Some(Step::Terminate),
+        _ => None,
     };
     next.filter(|step| plan(Wanted::Absent, marks).contains(step))
 }
@@ -170,8 +170,9 @@ mod tests {
         assert_eq!(beside(Step::Unrule, revoked), None);
         let left = [Step::Unrule, Step::Terminate, Step::Release];
         assert_eq!(plan(Wanted::Absent, revoked), left);
-        // Its port is not another VM's before the rules for it are gone.
-        assert_eq!(beside(Step::Revoke, made), None);
+        // An endpoint that is away does not keep a VM whose nodes are away, too.
+        assert_eq!(beside(Step::Revoke, made), Some(Step::Terminate));
+        assert_eq!(beside(Step::Revoke, made.with(Step::Terminate)), None);
         assert_eq!(beside(Step::Revoke, made.with(Step::Unrule)), Some(Step::Terminate));
         let no_port = Marks::default().with(Step::Address).with(Step::Grant);
         assert_eq!(beside(Step::Revoke, no_port), Some(Step::Terminate));

@@ -33,6 +33,7 @@ struct Inner {
     gpus: BTreeMap<String, Vec<GpuFound>>,
     gateways: BTreeMap<String, String>,
     failures: BTreeMap<&'static str, (u32, Failure)>,
+    hangs: BTreeSet<&'static str>,
 }
 
 impl Fake {
@@ -65,6 +66,16 @@ impl Fake {
     /// The next `times` calls of `what` fail so.
     pub fn fail(&self, what: &'static str, times: u32, failure: Failure) {
         self.lock().failures.insert(what, (times, failure));
+    }
+
+    /// Calls of `what` are not answered from here on, or are again.
+    pub fn hang(&self, what: &'static str, hangs: bool) {
+        let mut inner = self.lock();
+        if hangs {
+            inner.hangs.insert(what)
+        } else {
+            inner.hangs.remove(what)
+        };
     }
 
     /// A node at `admin` with these GPUs.
@@ -103,6 +114,9 @@ impl Fake {
     }
 
     fn act<T>(&self, what: &'static str, act: impl FnOnce(&mut Inner) -> T) -> Result<T, Failure> {
+        while self.lock().hangs.contains(what) {
+            std::thread::yield_now();
+        }
         let mut inner = self.lock();
         if let Some((times, failure)) = inner.failures.get_mut(what)
             && *times > 0

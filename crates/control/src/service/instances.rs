@@ -1,13 +1,15 @@
 //! Instances, their cGPUs and operations.
 
 use weft_api::v1::{
-    Cgpu, CgpuState, EventKind, Instance, InstanceState, Kind, Locality, Mode, NewInstance,
+    Cgpu, CgpuState, Event, EventKind, Instance, InstanceState, Kind, Locality, Mode, NewInstance,
     Operation, Problem, SLA_US, USER_DATA_BYTES_MAX, WEIGHTS, check_key,
 };
 use weft_sched::placement::{AMOUNT_MAX, CGPUS_MAX};
 
 use super::{Actor, Answer, Ask, Reply, Service, json, missing, named, page, parse};
 use crate::allocate::broken;
+use crate::engine::{GIVEN_BACK, QUOTA};
+use crate::plan;
 use crate::provision::Delivery;
 use crate::random;
 use crate::store::shared::{charged, demand};
@@ -37,22 +39,18 @@ impl Service {
         json(&Instance { ending, ..shown(actor, row) })
     }
 
-    /// What a removal waits for, if somebody did not answer at a step that is not done since.
+    /// What a removal waits for, if somebody did not answer at a step that is not done since, and
+    /// what that means for the project's quota.
     fn ending(&self, actor: &Actor, row: &InstanceRow) -> Result<Option<String>, Problem> {
         if row.state() != InstanceState::Terminating {
             return Ok(None);
         }
         let found = self.store().operation(&row.operation).map_err(broken)?;
-        let mut events = found.map(|(_, events)| events).unwrap_or_default();
-        let last = events.iter().rposition(|event| event.kind == EventKind::Retry);
-        let is_done = |at: usize| {
-            let mut later = events[at..].iter();
-            later.any(|one| one.kind == EventKind::Done && one.step == events[at].step)
-        };
-        let waits = last.filter(|at| !is_done(*at)).map(|at| events.swap_remove(at));
-        Ok(waits.and_then(|event| event.detail).map(|words| match actor.administrates() {
-            true => words,
-            false => "somebody does not answer; an administrator sees who".to_owned(),
+        let events = found.map(|(_, events)| events).unwrap_or_default();
+        let has_ended = plan::has_ended(row.marks, self.world().endpoint.cuts());
+        Ok(waits(&events, has_ended).map(|(who, quota)| match actor.administrates() {
+            true => format!("{who}; {quota}"),
+            false => format!("somebody does not answer (an administrator sees who); {quota}"),
         }))
     }
 
@@ -275,6 +273,25 @@ fn state(row: &InstanceRow) -> CgpuState {
         InstanceState::Terminating => CgpuState::Revoking,
         InstanceState::Failed | InstanceState::Terminated => CgpuState::Released,
     }
+}
+
+/// Who did not answer at steps that were not done since, and what that means for the quota.
+fn waits(events: &[Event], has_ended: bool) -> Option<(String, &'static str)> {
+    let is_last = |at: usize| events[at + 1..].iter().all(|one| one.step != events[at].step);
+    let open = (0..events.len())
+        .filter(|at| events[*at].kind == EventKind::Retry && is_last(*at))
+        .filter_map(|at| events[at].detail.as_deref());
+    let who = open.collect::<Vec<_>>().join("; ");
+    let is_given = events.iter().any(|event| event.step == QUOTA);
+    let quota = match (is_given, has_ended) {
+        (true, _) => GIVEN_BACK,
+        (false, true) => "it has ended: the project's quota is given back within some seconds",
+        (false, false) => {
+            "it may compute on, and the project's quota stays taken until one of them says that it \
+             ended"
+        }
+    };
+    (!who.is_empty()).then_some((who, quota))
 }
 
 /// Failures name nodes and sockets, which tenants do not see: they see the step.

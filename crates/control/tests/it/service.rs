@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use weft_api::v1::{Call, Kind, Problem, Quota, Role};
+use weft_control::plan::Step;
 use weft_control::provision::Failure;
 use weft_control::random;
 use weft_control::service::{Ask, Reply};
@@ -260,12 +261,16 @@ fn quota_comes_back_when_somebody_says_that_the_sessions_have_ended() {
     assert_eq!(show(&people.admin, &id), Value::Null);
     cloud.fake.fail("withdraw", u32::MAX, Failure::away("host h: no endpoint answers"));
     cloud.fake.fail("revoke", u32::MAX, Failure::passing("no route"));
+    cloud.fake.fail("terminate", u32::MAX, Failure::passing("no hypervisor"));
     people.call(Call::InstanceDelete, &people.member, &id, &Value::Null).unwrap();
-    let kept = "host h: no endpoint answers; node node0: no route; the project's quota stays taken";
+    let kept = "host h: no endpoint answers; node node0: no route; no hypervisor; it may compute \
+                on, and the project's quota stays taken";
     eventually("the quota to be said to stay", || {
         show(&people.admin, &id).as_str().is_some_and(|words| words.contains(kept))
     });
-    assert_eq!(show(&people.member, &id), "somebody does not answer; an administrator sees who");
+    let told = show(&people.member, &id).as_str().unwrap().to_owned();
+    assert!(told.starts_with("somebody does not answer (an administrator sees who); it may"));
+    assert!(told.contains("quota stays taken") && !told.contains("node0"), "{told}");
     assert_eq!(used().cgpus, 1, "it may compute on");
     // The node answers again, and the endpoint does not.
     cloud.fake.fail("revoke", 0, Failure::passing(""));
@@ -273,12 +278,55 @@ fn quota_comes_back_when_somebody_says_that_the_sessions_have_ended() {
     eventually("the project to have its quota back", || used() == Quota::default());
     assert_eq!(people.state(&id), "terminating");
     assert!(cloud.fake.vm(&id).is_some(), "its port is no other VM's before the rules are gone");
-    assert!(show(&people.admin, &id).as_str().unwrap().contains("quota is given back"));
+    let told = show(&people.admin, &id).as_str().unwrap().to_owned();
+    assert!(told.contains("host h: no endpoint answers; the project's quota is given back"));
+    assert!(!told.contains("node0"), "it has answered: {told}");
+    let told = show(&people.member, &id).as_str().unwrap().to_owned();
+    assert!(told.contains("; the project's quota is given back"), "{told}");
+    cloud.fake.fail("terminate", 0, Failure::passing(""));
     cloud.fake.fail("withdraw", 0, Failure::passing(""));
     cloud.engine.kick(&id);
     people.wait(&id, "terminated");
     assert!(cloud.fake.remains().is_empty());
     assert_eq!(used(), Quota::default(), "nothing is given back twice");
+}
+
+/// An endpoint that hangs keeps no node from ending sessions.
+#[test]
+fn sessions_end_while_an_endpoint_hangs() {
+    let people = People::new(&[1]);
+    let cloud = &people.cloud;
+    let id = people.create(&people.member, &shared(1, 1024)).unwrap();
+    people.wait(&id, "ready");
+    cloud.fake.hang("withdraw", true);
+    people.call(Call::InstanceDelete, &people.member, &id, &Value::Null).unwrap();
+    let marks = || cloud.store.instance(&id).unwrap().unwrap().marks;
+    eventually("the node to have ended its sessions", || marks().has(Step::Revoke));
+    assert!(!marks().has(Step::Unrule) && cloud.fake.vm(&id).is_some());
+    cloud.fake.hang("withdraw", false);
+    people.wait(&id, "terminated");
+    assert!(cloud.fake.remains().is_empty());
+}
+
+/// Where neither the endpoint nor the node answers, the VM's end is what gives the quota back.
+#[test]
+fn a_vm_is_ended_though_endpoint_and_node_are_away() {
+    let people = People::new(&[1]);
+    let cloud = &people.cloud;
+    cloud.store.put_endpoints(&[("fake".to_owned(), "/nowhere".to_owned())]).unwrap();
+    let id = people.create(&people.member, &shared(1, 1024)).unwrap();
+    people.wait(&id, "ready");
+    cloud.fake.fail("withdraw", u32::MAX, Failure::away("host h: no endpoint answers"));
+    cloud.fake.fail("revoke", u32::MAX, Failure::passing("no route"));
+    people.call(Call::InstanceDelete, &people.member, &id, &Value::Null).unwrap();
+    eventually("the VM to be ended", || cloud.fake.vm(&id).is_none());
+    let used = || cloud.store.project("a").unwrap().unwrap().1;
+    eventually("the project to have its quota back", || used() == Quota::default());
+    assert_eq!(people.state(&id), "terminating");
+    cloud.fake.fail("revoke", 0, Failure::passing(""));
+    cloud.fake.fail("withdraw", 0, Failure::passing(""));
+    cloud.engine.kick(&id);
+    people.wait(&id, "terminated");
 }
 
 #[test]
