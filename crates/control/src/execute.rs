@@ -22,6 +22,9 @@ const BOOT_LIMIT_MS: u64 = 300_000;
 /// A replica that has the lease no longer looks again after this time.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// How words end about an endpoint that was drained while a VM was made.
+pub const DRAINED: &str = " is drained, and leads nothing new";
+
 /// The world outside, and what is kept of it.
 #[derive(Debug, Clone)]
 pub struct World {
@@ -152,9 +155,9 @@ impl World {
     /// Refuses to begin to lead a VM on a host whose endpoint was drained.
     fn ensure_served(&self, instance: &InstanceRow) -> Result<(), Failure> {
         match self.endpoint_of(instance)? {
-            Some(EndpointRow { in_service: false, host, .. }) => Err(Failure::permanent(format!(
-                "the endpoint of host {host} is drained, and leads nothing new"
-            ))),
+            Some(EndpointRow { in_service: false, host, .. }) => {
+                Err(Failure::permanent(format!("the endpoint of host {host}{DRAINED}")))
+            }
             _ => Ok(()),
         }
     }

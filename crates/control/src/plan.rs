@@ -97,10 +97,10 @@ pub fn plan(wanted: Wanted, marks: Marks) -> Vec<Step> {
 /// ended, so that whoever can say that it has ended is asked.
 #[must_use]
 pub fn beside(step: Step, marks: Marks) -> Option<Step> {
-    let next = match step {
-        Step::Unrule => Some(Step::Revoke),
-        Step::Revoke => Some(Step::Terminate),
-        _ => None,
+    let next = if step == Step::Unrule {
+        Some(Step::Revoke)
+    } else {
+        (step == Step::Revoke).then_some(Step::Terminate)
     };
     next.filter(|step| plan(Wanted::Absent, marks).contains(step))
 }

@@ -1,5 +1,6 @@
 //! What the commands do.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -23,6 +24,9 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Progress is told after this time.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How the control plane says why a VM ends whose endpoint was removed.
+const REMOVED: &str = "was taken out of service";
 
 /// Carries out a command.
 ///
@@ -110,10 +114,15 @@ fn administrate(client: &Client, command: &Command, is_json: bool) -> Result<()>
             if is_json {
                 print(&endpoint)?;
             } else if endpoint.instances > 0 && !in_service {
-                note(&format!("gsaas: {} VMs are still on its host", endpoint.instances));
+                note(&format!("gsaas: {} still led by it", vms(endpoint.instances)));
             }
         }
-        Command::RemoveEndpoint(host) => client.delete_endpoint(host)?,
+        Command::RemoveEndpoint(host) => {
+            let ended = remove_endpoint(client, host)?;
+            if !ended.is_empty() {
+                note(&format!("gsaas: VMs that it led and that end now: {}", ended.join(", ")));
+            }
+        }
         Command::Launch(_)
         | Command::Terminate(_)
         | Command::List
@@ -142,6 +151,23 @@ fn launch(client: &Client, key: Option<&str>, new: &NewInstance) -> Result<Insta
              launches no second VM, and gsaas -list shows the one that may be there"
         ))
     })
+}
+
+/// So many VMs "are".
+fn vms(count: u32) -> String {
+    if count == 1 { "1 VM is".to_owned() } else { format!("{count} VMs are") }
+}
+
+/// Takes an endpoint out of service; the VMs that end with it.
+fn remove_endpoint(client: &Client, host: &str) -> Result<Vec<String>, ClientError> {
+    let failed = |vms: Vec<Instance>| -> BTreeSet<String> {
+        let is_it = |vm: &Instance| vm.failure.as_ref().is_some_and(|why| why.contains(REMOVED));
+        vms.into_iter().filter(is_it).map(|vm| vm.id).collect()
+    };
+    let before = failed(client.instances()?);
+    client.delete_endpoint(host)?;
+    let now = failed(client.instances()?);
+    Ok(now.difference(&before).cloned().collect())
 }
 
 /// Files for `weft-endpoint connect` (an address, and a line for each grant), and one with the

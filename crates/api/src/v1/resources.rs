@@ -283,7 +283,7 @@ answered! {
         pub socket: String,
         /// Whether it leads VMs that it does not lead yet.
         pub in_service: bool,
-        /// Instances on its host that are not gone.
+        /// Instances that it leads that are not gone.
         pub instances: u32,
         /// Why it does not answer, if it does not.
         #[serde(default, skip_serializing_if = "Option::is_none")]

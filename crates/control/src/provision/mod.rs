@@ -203,6 +203,10 @@ pub trait Provisioner: Send + Sync + std::fmt::Debug {
         Delivery::WithVm
     }
 
+    /// The endpoint of a compute host was taken out of service: it leads no VM that is made from
+    /// here on.
+    fn endpoint_removed(&self, _host: &str) {}
+
     /// A compute host has room for so many cGPUs of its own VMs: for whoever decides where VMs
     /// are. Repeated, it does nothing.
     ///

@@ -8,7 +8,7 @@ use weft_api::v1::{Endpoint, EndpointChange, Kind, Problem};
 use super::{Actor, Answer, Ask, Reply, Service, json, missing, page, parse, part};
 use crate::allocate::broken;
 use crate::hosts;
-use crate::store::{EndpointRow, StoreError};
+use crate::store::{EndpointRow, Part, StoreError};
 
 /// Endpoints that are asked at once whether they answer.
 const ASKED_MAX: usize = 64;
@@ -43,6 +43,7 @@ impl Service {
         let found = store.endpoint(host).map_err(broken)?;
         let found = found.ok_or_else(|| missing("endpoint of host", host))?;
         let ended = store.remove_endpoint(host, &actor.did(host)).map_err(in_use)?;
+        self.world().provisioner.endpoint_removed(host);
         ended.iter().for_each(|instance| self.engine.kick(instance));
         match hosts::clear(Path::new(&found.socket), &store.instance_prefix()) {
             Ok(rules) => tracing::info!(host, rules, "the endpoint was taken out of service"),
@@ -52,6 +53,18 @@ impl Service {
             }
         }
         Ok(Reply::Nothing)
+    }
+
+    /// Refuses a VM that nobody would lead, before anything is made.
+    pub(super) fn ensure_led(&self) -> Result<(), Problem> {
+        let part = Part { limit: u32::MAX, after: None, project: None };
+        let all = self.store().endpoints(&part).map_err(broken)?;
+        if all.is_empty() || all.iter().any(|(_, endpoint)| endpoint.in_service) {
+            return Ok(());
+        }
+        let words = "no compute host takes new VMs now: the endpoints of all of them are drained";
+        Err(Problem::new(Kind::NoCapacity, words)
+            .hint("try again later; an administrator puts one back: gsaas -undrain -endpoint=HOST"))
     }
 
     fn placed(&self) -> Result<Vec<(String, String)>, Problem> {

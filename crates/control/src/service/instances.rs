@@ -9,6 +9,7 @@ use weft_sched::placement::{AMOUNT_MAX, CGPUS_MAX};
 use super::{Actor, Answer, Ask, Reply, Service, json, missing, named, page, parse};
 use crate::allocate::broken;
 use crate::engine::{GIVEN_BACK, QUOTA};
+use crate::execute::DRAINED;
 use crate::plan;
 use crate::provision::Delivery;
 use crate::random;
@@ -66,6 +67,7 @@ impl Service {
             return self.again(actor, &instance);
         }
         self.check_quota(&project, &spec)?;
+        self.ensure_led()?;
         let internal = |error: std::io::Error| Problem::new(Kind::Internal, error.to_string());
         // Whose it is stands in its vGPUs' names.
         let id = self.store().instance_prefix() + &random::hex(5).map_err(internal)?;
@@ -298,6 +300,10 @@ fn waits(events: &[Event], has_ended: bool) -> Option<(String, &'static str)> {
 fn told(actor: &Actor, why: String) -> String {
     if actor.administrates() {
         return why;
+    }
+    // What is so for a while is not an administrator's secret.
+    if why.ends_with(DRAINED) {
+        return "the VM's host takes no new VMs for now; launch it again later".to_owned();
     }
     match why.split_once(": ") {
         Some((step, _)) => format!("{step} failed; an administrator sees why"),

@@ -205,7 +205,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         in_service: bool,
         audit: &Audit,
     ) -> Result<EndpointRow, StoreError>;
-    /// Forgets an endpoint. One in service is in use while instances are on its host; if it was
+    /// Forgets an endpoint. One in service is in use while it leads instances; if it was
     /// drained those are to be removed from here on, and named.
     fn remove_endpoint(&self, host: &str, audit: &Audit) -> Result<Vec<String>, StoreError>;
     /// Live instances that are on a host, with that.

@@ -158,6 +158,17 @@ pub struct Port {
     pub ip: String,
 }
 
+impl Port {
+    /// The hardware address of what a relay leads, which has no port on its host.
+    pub const RELAYED: &str = "00:00:00:00:00:00";
+
+    /// Whether an endpoint of its host leads it.
+    #[must_use]
+    pub fn is_led(&self) -> bool {
+        self.mac != Self::RELAYED
+    }
+}
+
 /// What was found out about an instance while it was made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {

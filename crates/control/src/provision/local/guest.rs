@@ -11,8 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,8 +26,14 @@ use super::lock::Lock;
 use super::{Inside, Isolation, Settings, VmSpec, machine, port, region, replace};
 use crate::provision::is_shared;
 
-/// What a console keeps; more is dropped.
+/// What a console keeps: this half of it from its beginning, and of the rest what came last.
 const CONSOLE_BYTES_MAX: u64 = 1 << 20;
+
+/// Where what was left out is said.
+const CONSOLE_CUT: u64 = CONSOLE_BYTES_MAX / 2;
+
+/// What is kept of the end at least.
+const CONSOLE_LAST: u64 = CONSOLE_BYTES_MAX / 4;
 
 /// What the user-data has printed is on the console within this time, once it has ended.
 const LAST_OUTPUT_LIMIT: Duration = Duration::from_secs(1);
@@ -140,11 +145,22 @@ fn end_with_pipe() -> std::io::Result<()> {
     Ok(())
 }
 
+/// What a console's file has.
+#[derive(Debug, Default)]
+struct Kept {
+    /// How much.
+    end: u64,
+    /// The line that says that some was left out.
+    cut: Vec<u8>,
+    /// How much was left out there.
+    left_out: u64,
+}
+
 /// A console: what is printed, up to a limit.
 #[derive(Debug)]
 pub(super) struct Console {
     file: File,
-    end: AtomicU64,
+    kept: Mutex<Kept>,
     /// Held while something is taken from a pipe and printed: an empty pipe's bytes are all there.
     taking: Mutex<()>,
 }
@@ -152,19 +168,23 @@ pub(super) struct Console {
 impl Console {
     /// In a file that is empty.
     pub(super) fn new(file: File) -> Self {
-        Self { file, end: AtomicU64::new(0), taking: Mutex::new(()) }
+        Self { file, kept: Mutex::default(), taking: Mutex::new(()) }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether something was printed.
     pub(super) fn has(&self, words: &str) -> std::io::Result<bool> {
-        let mut bytes = vec![0; usize::try_from(self.end.load(Ordering::Relaxed)).unwrap_or(0)];
+        let mut bytes = vec![0; usize::try_from(self.kept().end).unwrap_or(0)];
         let read = self.file.read_at(&mut bytes, 0)?;
         Ok(bytes[..read].windows(words.len()).any(|some| some == words.as_bytes()))
     }
 
     /// What was printed last.
     fn last_line(&self) -> std::io::Result<String> {
-        let end = self.end.load(Ordering::Relaxed);
+        let end = self.kept().end;
         let mut bytes = [0; 512];
         let from = end.saturating_sub(bytes.len() as u64);
         let read = self.file.read_at(&mut bytes, from)?;
@@ -173,14 +193,27 @@ impl Console {
     }
 
     pub(super) fn print(&self, bytes: &[u8]) {
-        let length = bytes.len() as u64;
-        let at = self.end.fetch_add(length, Ordering::Relaxed);
-        if at.saturating_add(length) <= CONSOLE_BYTES_MAX {
-            // A full disk loses output.
-            let _ = self.file.write_all_at(bytes, at);
-        } else {
-            self.end.fetch_sub(length, Ordering::Relaxed);
+        let mut kept = self.kept();
+        if kept.end + bytes.len() as u64 > CONSOLE_BYTES_MAX {
+            self.cut(&mut kept);
         }
+        // A full disk loses output.
+        let _ = self.file.write_all_at(bytes, kept.end);
+        kept.end += bytes.len() as u64;
+    }
+
+    /// Makes room: leaves out what is in the middle, and says so there.
+    fn cut(&self, kept: &mut Kept) {
+        let from = kept.end.saturating_sub(CONSOLE_LAST);
+        let mut last = vec![0; usize::try_from(kept.end - from).unwrap_or(0)];
+        let read = self.file.read_at(&mut last, from).unwrap_or(0);
+        kept.left_out += from.saturating_sub(CONSOLE_CUT + kept.cut.len() as u64);
+        kept.cut =
+            format!("\n[{} bytes of this console were left out here]\n", kept.left_out).into();
+        let both = [&kept.cut[..], &last[..read]].concat();
+        let _ = self.file.write_all_at(&both, CONSOLE_CUT);
+        kept.end = CONSOLE_CUT + both.len() as u64;
+        let _ = self.file.set_len(kept.end);
     }
 
     /// Prints what comes from a pipe, for [`Self::print_after`].
@@ -411,4 +444,30 @@ pub fn libraries(scratch: &Path) -> Result<PathBuf> {
     let _ = fs::remove_file(&place);
     std::os::unix::fs::symlink(&built, &place)?;
     Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_console_that_is_too_long_has_its_beginning_and_its_end_and_says_what_is_missing() {
+        let console = Console::new(tempfile::tempfile().unwrap());
+        let lines = 400_000_u64;
+        for line in 0..lines {
+            console.print(format!("{line:07}\n").as_bytes());
+        }
+        let mut text = vec![0; usize::try_from(CONSOLE_BYTES_MAX * 2).unwrap()];
+        let read = console.file.read_at(&mut text, 0).unwrap();
+        let text = String::from_utf8(text[..read].to_vec()).unwrap();
+        assert!(read as u64 <= CONSOLE_BYTES_MAX && text.starts_with("0000000\n0000001\n"));
+        assert!(text.ends_with("0399998\n0399999\n"));
+        let (first, rest) = text.split_once("\n[").unwrap();
+        let (left_out, rest) = rest.split_once(" bytes of this console were left out").unwrap();
+        let (_, last) = rest.split_once("]\n").unwrap();
+        let all = first.len() + left_out.parse::<usize>().unwrap() + last.len();
+        assert_eq!(all as u64, lines * 8);
+        assert!(last.len() as u64 >= CONSOLE_LAST);
+        assert_eq!(console.last_line().unwrap(), "0399999");
+    }
 }

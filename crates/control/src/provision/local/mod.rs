@@ -27,6 +27,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -97,6 +98,8 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Local {
     settings: Settings,
+    /// The endpoint of this host was taken out of service: VMs made from here on have relays.
+    is_removed: AtomicBool,
     program: PathBuf,
     children: Mutex<Vec<Child>>,
 }
@@ -166,11 +169,21 @@ impl Local {
         // Programs of VMs must get through, not look around.
         builder.recursive(true).mode(0o711).create(&settings.folder)?;
         let program = std::env::current_exe()?;
-        Ok(Self { settings, program, children: Mutex::default() })
+        let (is_removed, children) = (AtomicBool::new(false), Mutex::default());
+        Ok(Self { settings, is_removed, program, children })
     }
 
     fn folder(&self, id: &str) -> PathBuf {
         self.settings.folder.join(id)
+    }
+
+    /// How VMs are made from here on.
+    fn current(&self) -> Settings {
+        let settings = self.settings.clone();
+        match self.is_removed.load(Ordering::Relaxed) {
+            true => Settings { has_ports: false, host_endpoint: None, ..settings },
+            false => settings,
+        }
     }
 
     /// How a VM was made, if it is there.
@@ -397,12 +410,18 @@ impl Provisioner for Local {
         }
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o711).create(&folder)?;
-        let known = serde_json::to_vec(&(vm, &self.settings)).map_err(io::Error::from)?;
+        let known = serde_json::to_vec(&(vm, &self.current())).map_err(io::Error::from)?;
         replace(&folder.join("spec.json"), &known)?;
         if !vm.nodes.is_empty() {
             self.share(vm, &folder)?;
         }
         self.start("guest", &folder, &lock)
+    }
+
+    fn endpoint_removed(&self, host: &str) {
+        if host == self.settings.host {
+            self.is_removed.store(true, Ordering::Relaxed);
+        }
     }
 
     fn port(&self, id: &str) -> Result<Option<(String, Port)>, Failure> {
@@ -412,11 +431,7 @@ impl Provisioner for Local {
         let port = if self.has_port(id)? {
             port::of(id)
         } else {
-            Port {
-                tap: inside.network,
-                mac: "00:00:00:00:00:00".to_owned(),
-                ip: "127.0.0.1".to_owned(),
-            }
+            Port { tap: inside.network, mac: Port::RELAYED.to_owned(), ip: "127.0.0.1".to_owned() }
         };
         Ok(Some((self.settings.host.clone(), port)))
     }
@@ -535,7 +550,7 @@ impl Endpoint for Local {
 
     fn instances(&self) -> Result<Vec<String>, Failure> {
         let mut found = self.folders_with("rows.json")?;
-        if let Some(socket) = &self.settings.host_endpoint {
+        if let Some(socket) = &self.current().host_endpoint {
             let here = (self.settings.host.clone(), socket.clone());
             found.extend(Hosts::new([here]).instances()?);
         }
@@ -610,6 +625,22 @@ mod tests {
     }
 
     /// A process of this one that was just started has all its locks until it is another program.
+    /// A VM that the endpoint led keeps it, to its end.
+    #[test]
+    fn an_endpoint_out_of_service_leads_no_new_vm() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut local = local(Isolation::Namespaces, folder.path());
+        local.settings.has_ports = true;
+        local.settings.host_endpoint = Some("/run/endpoint.sock".into());
+        local.endpoint_removed("elsewhere");
+        assert!(local.current().has_ports);
+        let endpoint = local.settings.host.clone();
+        local.endpoint_removed(&endpoint);
+        let current = local.current();
+        assert!(!current.has_ports && current.host_endpoint.is_none());
+        assert_eq!(local.instances().unwrap(), Vec::<String>::new(), "it is not asked");
+    }
+
     #[test]
     fn a_lock_that_somebody_looks_at_is_no_relay() {
         use std::sync::atomic::{AtomicBool, Ordering};

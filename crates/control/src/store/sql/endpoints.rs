@@ -74,7 +74,7 @@ fn missing(host: &str) -> StoreError {
     StoreError::Missing(format!("the endpoint of host {host}"))
 }
 
-/// Forgets an endpoint; instances on its host are to be removed from here on, if it was drained.
+/// Forgets an endpoint; instances that it leads are to be removed from here on, if it was drained.
 pub(super) fn remove_endpoint(
     link: &mut impl Link,
     host: &str,
@@ -85,7 +85,9 @@ pub(super) fn remove_endpoint(
     let on: Vec<String> = placed.map(|(instance, _)| instance).collect();
     if found.in_service && !on.is_empty() {
         let vms = on.len();
-        return Err(StoreError::InUse(format!("the endpoint of host {host} (VMs there: {vms})")));
+        return Err(StoreError::InUse(format!(
+            "the endpoint of host {host} (VMs that it leads: {vms})"
+        )));
     }
     let why = format!("the endpoint of host {host} was taken out of service");
     for instance in &on {
@@ -96,14 +98,16 @@ pub(super) fn remove_endpoint(
     Ok(on)
 }
 
-/// Live instances that are on a host, with that.
+/// Live instances that an endpoint leads, with its host: those on a host but for what had a relay
+/// before the endpoint was there.
 pub(super) fn placed(link: &mut impl Link) -> Result<Vec<(String, String)>, StoreError> {
     let rows =
         link.all("SELECT id, found FROM instances WHERE ended_ms IS NULL ORDER BY seq", &[])?;
     let mut placed = Vec::new();
     for row in &rows {
         let found: Found = serde_json::from_str(&row.text(1)?)?;
-        if let Some(host) = found.host {
+        let is_led = found.port.is_none_or(|port| port.is_led());
+        if let Some(host) = found.host.filter(|_| is_led) {
             placed.push((row.text(0)?, host));
         }
     }
