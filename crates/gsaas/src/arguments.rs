@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap_complete::Shell;
 use weft_api::v1::{
-    CGPUS_MAX, DEFAULT_ADDRESS, Locality, Mode, NewInstance, USER_DATA_BYTES_MAX, WEIGHTS,
+    CGPUS_MAX, DEFAULT_ADDRESS, Locality, Mode, NewInstance, SLA_US, USER_DATA_BYTES_MAX, WEIGHTS,
     check_key, check_name, read_token,
 };
 
@@ -518,6 +518,10 @@ impl Given {
                 "-sla=0: nothing is done within no time; without -sla there is none".to_owned()
             );
         }
+        if let Some(sla_us) = sla_us.filter(|sla_us| !SLA_US.contains(sla_us)) {
+            let (least, most) = (SLA_US.start(), SLA_US.end());
+            return Err(format!("-sla={sla_us}: an SLA is {least} to {most} microseconds"));
+        }
         let user_data = self.take("userdata").map(|path| user_data(&path));
         Ok(NewInstance {
             name,
@@ -658,6 +662,7 @@ mod tests {
             ("-l -ncgpus=1 -weight=5", "say -mode=shared"),
             ("-l -ncgpus=1 -locality=Xlocal -weight=5", "say -mode=shared"),
             ("-l -ncgpus=1 -sla=0", "without -sla"),
+            ("-l -ncgpus=1 -sla=99", "an SLA is 100 to"),
             ("-l -ncgpus=1 -key=\u{43a}\u{43b}\u{44e}\u{447}", "-key: an idempotency key"),
             ("-list -ca=/nonexistent -url=http://a", "-ca means nothing to http://a"),
             ("-list -ca=/nonexistent -url=a", "https://HOST:PORT"),

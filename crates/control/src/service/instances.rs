@@ -265,7 +265,13 @@ fn spec(asked: &NewInstance) -> Result<Spec, Problem> {
 fn key(actor: &Actor, key: &str, ask: &Ask) -> Result<Key, Problem> {
     check_key(key).map_err(|error| Problem::new(Kind::Invalid, error.to_string()))?;
     let (owner, key) = (actor.token.name.clone(), key.to_owned());
-    Ok(Key { owner, key, digest: random::digest(&ask.body) })
+    Ok(Key { owner, key, digest: random::digest(&content(&ask.body)) })
+}
+
+/// What a body says, in whatever order and with whatever spaces its fields are written.
+fn content(body: &[u8]) -> Vec<u8> {
+    let parsed = serde_json::from_slice::<serde_json::Value>(body);
+    parsed.map_or_else(|_| body.to_vec(), |value| value.to_string().into_bytes())
 }
 
 fn state(row: &InstanceRow) -> CgpuState {
@@ -349,5 +355,17 @@ fn cgpu_shown(actor: &Actor, row: CgpuRow, state: CgpuState) -> Cgpu {
         vgpu: is_seen.then_some(vgpu),
         created_ms: row.from_ms,
         released_ms: row.to_ms,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::content;
+
+    #[test]
+    fn the_same_request_may_be_written_in_another_order() {
+        let (one, other) = (br#"{"cgpus": 1, "name": "a"}"#, br#"{"name":"a","cgpus":1}"#);
+        assert_eq!(content(one), content(other));
+        assert_ne!(content(one), content(br#"{"cgpus": 2, "name": "a"}"#));
     }
 }

@@ -11,8 +11,8 @@ use weft_control::plan::Step;
 use weft_control::store::postgres::{Access, Postgres};
 use weft_control::store::sqlite::Sqlite;
 use weft_control::store::{
-    Audit, Counts, Effects, Found, GpuFound, Key, Leading, NodeRow, Part, Reservation, Spec, Store,
-    StoreError, Taken, TokenRow, Wanted,
+    Audit, Counts, Effects, Found, GpuFound, Key, Leading, NodeRow, Part, Port, Reservation, Spec,
+    Store, StoreError, Taken, TokenRow, Wanted,
 };
 
 use crate::database::Cluster;
@@ -347,6 +347,12 @@ fn endpoints_stay_until_they_are_taken_out_of_service(place: &Place) {
     let found = Some(Found { host: Some("h".into()), port: None });
     let effects = Effects { found, ..Effects::default() };
     store.mark("i", Step::Port, &effects, &event(Step::Port)).unwrap();
+    // A VM that had a relay before the endpoint was there is not led by it.
+    store.reserve(reservation("j", 2, 600, Mode::Shared, 0)).wait().unwrap();
+    let (tap, mac, ip) = (String::new(), Port::RELAYED.to_owned(), String::new());
+    let found = Some(Found { host: Some("h".into()), port: Some(Port { tap, mac, ip }) });
+    let effects = Effects { found, ..Effects::default() };
+    store.mark("j", Step::Port, &effects, &event(Step::Port)).unwrap();
     assert_eq!(store.placed().unwrap(), [("i".to_owned(), "h".to_owned())]);
     let used = store.remove_endpoint("h", &audit()).unwrap_err();
     assert!(matches!(used, StoreError::InUse(_)), "{used}");
@@ -361,6 +367,7 @@ fn endpoints_stay_until_they_are_taken_out_of_service(place: &Place) {
     assert_eq!((known.socket.as_str(), known.in_service), ("/b", false));
     assert_eq!(store.remove_endpoint("h", &audit()).unwrap(), ["i"]);
     assert_eq!(store.instance("i").unwrap().unwrap().wanted, Wanted::Absent);
+    assert_eq!(store.instance("j").unwrap().unwrap().wanted, Wanted::Present);
     assert_eq!((store.endpoint("h").unwrap(), store.placed().unwrap().len()), (None, 1));
     for gone in [
         store.remove_endpoint("h", &audit()).map(drop),
