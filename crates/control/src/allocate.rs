@@ -133,7 +133,10 @@ impl Allocator {
                     self.forget();
                     continue;
                 }
-                Err(error) => return Err(refused(&error, self.unreachable().len())),
+                Err(error) => {
+                    let (away, mode) = (self.unreachable().len(), wanted.spec.mode);
+                    return Err(refused(&error, away, mode));
+                }
             };
             let spec = Spec { host, ..wanted.spec.clone() };
             self.pending.fetch_add(1, Ordering::Relaxed);
@@ -324,7 +327,7 @@ fn request(spec: &Spec) -> Request {
     }
 }
 
-fn refused(error: &PlaceError, unreachable: usize) -> Problem {
+fn refused(error: &PlaceError, unreachable: usize, mode: Mode) -> Problem {
     let PlaceError::NoRoom { asked, found, memory } = error else {
         return Problem::new(Kind::Invalid, error.to_string());
     };
@@ -335,8 +338,13 @@ fn refused(error: &PlaceError, unreachable: usize) -> Problem {
         many => format!(", without the {many} nodes that do not answer"),
     };
     let detail = format!("there is room for {found} of {asked} cGPUs{each} now{without}");
-    Problem::new(Kind::NoCapacity, detail)
-        .hint("ask for fewer or smaller ones, share them (-mode=shared), allow any host, or wait")
+    // What is shared already is not shared more.
+    Problem::new(Kind::NoCapacity, detail).hint(match mode {
+        Mode::Shared => "ask for fewer or smaller ones, allow any host, or wait",
+        Mode::Exclusive => {
+            "ask for fewer or smaller ones, share them (-mode=shared), allow any host, or wait"
+        }
+    })
 }
 
 /// What the store's refusals are to whoever asked.
