@@ -264,6 +264,17 @@ mod tests {
     }
 
     #[test]
+    fn an_endpoint_that_hangs_is_away_and_is_said_not_to_answer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        // Connections are made, and nobody reads what comes.
+        let _hangs = UnixListener::bind(&path).unwrap();
+        let failure = Hosts::new([("a".to_owned(), path)]).withdraw("i1").unwrap_err();
+        assert!(failure.is_away && !failure.is_permanent, "{failure}");
+        assert_eq!(failure.words, "host a: the endpoint did not answer within 3 s");
+    }
+
+    #[test]
     fn endpoints_that_are_kept_are_as_they_are_at_that_time() {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(Sqlite::open(&folder.path().join("db")).unwrap());
