@@ -1,9 +1,8 @@
 //! Which vGPUs are interactive.
 
-use alloc::vec::Vec;
 use core::mem;
 
-use crate::codec::{Codec, Malformed, Reader};
+use crate::codec::codec;
 
 /// Whether a vGPU calls synchronously so often that it counts as interactive: more than 10 calls
 /// per 10 ms (FairGV §3.2.3). It stays so until it makes at most half as many.
@@ -60,22 +59,7 @@ impl SyncRate {
     }
 }
 
-impl Codec for SyncRate {
-    fn put(&self, out: &mut Vec<u8>) {
-        (self.since_ns, self.calls).put(out);
-        self.waiting_since_ns().put(out);
-        (self.waited_ns, self.interactive).put(out);
-    }
-
-    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (since_ns, calls) = Codec::take(input)?;
-        let waiting_since_ns: Option<u64> = Codec::take(input)?;
-        let (waited_ns, interactive) = Codec::take(input)?;
-        let waits = waiting_since_ns.is_some();
-        let waiting_since_ns = waiting_since_ns.unwrap_or_default();
-        Ok(Self { since_ns, calls, waiting_since_ns, waited_ns, waits, interactive })
-    }
-}
+codec!(struct SyncRate { since_ns, calls, waiting_since_ns, waited_ns, waits, interactive });
 
 #[cfg(test)]
 mod tests {

@@ -318,139 +318,34 @@ impl SessionEntry {
 
 codec!(struct Tenant { weight, cap, waste, vgpus });
 
-/// In the order in which journals have the fields.
-impl Codec for Vgpu {
-    fn put(&self, out: &mut Vec<u8>) {
-        let Self { members, tenant, device, runnable, holders, in_turn, throttled, .. } = self;
-        let Self { weight, meter, sync, used_ns, held_ns, turns, last_epoch, rest, .. } = self;
-        let VgpuRest { owner, class, sessions, waste } = &**rest;
-        (*tenant, *device).put(out);
-        owner.put(out);
-        weight.put(out);
-        class.put(out);
-        runnable.put(out);
-        members.put(out);
-        sessions.put(out);
-        in_turn.put(out);
-        meter.put(out);
-        throttled.put(out);
-        sync.put(out);
-        waste.put(out);
-        holders.put(out);
-        (*used_ns, *held_ns).put(out);
-        (*turns, *last_epoch).put(out);
-    }
-
-    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let (tenant, device) = Codec::take(input)?;
-        let owner = Codec::take(input)?;
-        let weight = Codec::take(input)?;
-        let class = Codec::take(input)?;
-        let runnable = Codec::take(input)?;
-        let members = Codec::take(input)?;
-        let sessions = Codec::take(input)?;
-        let in_turn = Codec::take(input)?;
-        let meter = Codec::take(input)?;
-        let throttled = Codec::take(input)?;
-        let sync = Codec::take(input)?;
-        let waste = Codec::take(input)?;
-        let holders = Codec::take(input)?;
-        let (used_ns, held_ns) = Codec::take(input)?;
-        let (turns, last_epoch) = Codec::take(input)?;
-        Ok(Self {
-            members,
-            tenant,
-            device,
-            runnable,
-            holders,
-            in_turn,
-            throttled,
-            weight,
-            meter,
-            sync,
-            used_ns,
-            held_ns,
-            turns,
-            last_epoch,
-            rest: Box::new(VgpuRest { owner, class, sessions, waste }),
-        })
-    }
-}
-codec!(struct SavedSession {
+codec!(struct Vgpu {
+    members, tenant, device, runnable, holders, in_turn, throttled, weight, meter, sync, used_ns,
+    held_ns, turns, last_epoch, rest,
+});
+codec!(struct VgpuRest { owner, class, sessions, waste });
+codec!(struct SessionEntry {
     vgpu, local, weight, runnable, estimate_ns, used_ns, idle_ns, predicted_ns, turn, served,
     sync_calls,
 });
-
-/// A session with its turn: what a journal has.
-struct SavedSession {
-    vgpu: VgpuKey,
-    local: u32,
-    weight: Weight,
-    runnable: bool,
-    estimate_ns: u64,
-    used_ns: u64,
-    idle_ns: u64,
-    predicted_ns: u64,
-    turn: Option<Turn>,
-    served: bool,
-    sync_calls: u64,
-}
-
-impl SavedSession {
-    fn new(session: &SessionEntry, turn: Option<Turn>) -> Self {
-        let &SessionEntry { vgpu, local, weight, runnable, served, .. } = session;
-        let &SessionEntry { estimate_ns, used_ns, idle_ns, predicted_ns, sync_calls, .. } = session;
-        Self {
-            vgpu,
-            local,
-            weight,
-            runnable,
-            estimate_ns,
-            used_ns,
-            idle_ns,
-            predicted_ns,
-            turn,
-            served,
-            sync_calls,
-        }
-    }
-
-    fn restore(self, turns: &mut Turns) -> SessionEntry {
-        let Self { vgpu, local, weight, runnable, served, .. } = self;
-        let Self { estimate_ns, used_ns, idle_ns, predicted_ns, sync_calls, .. } = self;
-        SessionEntry {
-            vgpu,
-            local,
-            weight,
-            runnable,
-            estimate_ns,
-            used_ns,
-            idle_ns,
-            predicted_ns,
-            turn: self.turn.map(|turn| turns.add(turn)),
-            served,
-            sync_calls,
-        }
-    }
-}
+codec!(struct Turns { turns, free });
 
 impl Codec for Tables {
     fn put(&self, out: &mut Vec<u8>) {
         self.tenants.put(out);
         self.vgpus.put(out);
-        self.sessions.len().put(out);
-        for session in &self.sessions.0 {
-            let saved = |session| SavedSession::new(session, self.turn_of(session).copied());
-            session.as_ref().map(saved).put(out);
-        }
+        self.sessions.put(out);
+        self.turns.put(out);
     }
 
     fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (tenants, vgpus) = Codec::take(input)?;
-        let saved: Vec<Option<SavedSession>> = Vec::take(input)?;
-        let mut turns = Turns::default();
-        let restore = |session: Option<SavedSession>| session.map(|it| it.restore(&mut turns));
-        let sessions = Slots(saved.into_iter().map(restore).collect());
+        let sessions: Slots<SessionEntry> = Codec::take(input)?;
+        let turns = Turns::take(input)?;
+        let is_there = |place: u32| (place as usize) < turns.turns.len();
+        let of_sessions = |(_, session): (u32, &SessionEntry)| session.turn.is_none_or(is_there);
+        if !sessions.iter().all(of_sessions) || !turns.free.iter().copied().all(is_there) {
+            return Err(input.malformed("turn"));
+        }
         Ok(Self { tenants, vgpus, sessions, turns })
     }
 }
