@@ -400,6 +400,12 @@ fn a_configuration_is_checked_without_starting_anything() {
     for word in ["admin_mode = \"0660\"", "tenant_mode = \"0600\"", "quantum_us = 6000"] {
         assert!(text.contains(word), "no `{word}` in {text}");
     }
+    // 16 TiB are lent, which no disk of a test's has room for.
+    let lent = ["device.memory=256GiB", "device.slot=1GiB", "device.oversubscribe=64"];
+    let text = done(&check(&[&lent[..], &["device.swap_dir=/tmp"]].concat()));
+    for word in ["# warning: device.swap_dir = /tmp", "16TiB are lent", "slack_us = 1000000"] {
+        assert!(text.contains(word), "no `{word}` in {text}");
+    }
     refused(&check(&["metrics.listen=9464"]), &["127.0.0.1:9464"]);
     refused(&check(&["sockets.admin_group=no-such-group"]), &["no-such-group"]);
     refused(&check(&["journal.dir=/proc/weft"]), &["journal.dir", "cannot write to /proc"]);

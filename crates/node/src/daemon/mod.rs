@@ -191,19 +191,21 @@ pub(crate) fn run(config: NodeConfig) -> anyhow::Result<()> {
     ended
 }
 
-/// Whether a daemon could start with this configuration, which is answered whole, as TOML.
+/// Whether a daemon could start with this configuration, which is answered whole, as TOML, after
+/// comments on what may not be meant.
 pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
     runtime::check_dirs(config)?;
     config.sockets.admin_group_id()?;
     let mut config = config.clone();
-    let mut slacks = BTreeSet::new();
+    let (mut slacks, mut comments) = (BTreeSet::new(), String::new());
     for place in 0..config.devices.len() {
         let can = devices::identify(&mut config.devices[place])?.capabilities;
         let settings = terms(&config, &config.devices[place], can)?;
         config.devices[place].quantum_us = Some(settings.quantum_ns / 1000);
         slacks.insert(settings.slack_ns / 1000);
         if let Some(dir) = &config.devices[place].swap_dir {
-            devices::frames::ensure_swaps(dir, config.devices[place].lent_bytes())?;
+            let short = devices::frames::ensure_swaps(dir, config.devices[place].lent_bytes())?;
+            short.into_iter().for_each(|short| comments.push_str(&format!("# warning: {short}\n")));
         }
     }
     // It is a setting of the node; devices that have different ones by default go on doing so.
@@ -213,7 +215,7 @@ pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
     if config.state_dir.exists() {
         open_registry(&config)?;
     }
-    Ok(toml::to_string(&config)?)
+    Ok(comments + &toml::to_string(&config)?)
 }
 
 /// Has the registry count what this core's vGPUs hold on top of what the last one's did; the core's

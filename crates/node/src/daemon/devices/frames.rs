@@ -123,21 +123,22 @@ impl Dirty {
     }
 }
 
-/// Refuses a folder in which no frames can be kept, and warns of one that has room for less than
-/// is lent.
-pub(crate) fn ensure_swaps(dir: &Path, lent_bytes: u64) -> anyhow::Result<()> {
+/// Refuses a folder in which no frames can be kept. What is to be said of one that has room for
+/// less than is lent.
+pub(crate) fn ensure_swaps(dir: &Path, lent_bytes: u64) -> anyhow::Result<Option<String>> {
     let some = rustix::param::page_size();
     let kept = MemoryFile::create_in(dir, some).and_then(|file| file.reserve(0, some));
     kept.with_context(|| format!("device.swap_dir = {}", dir.display()))?;
     let room = rustix::fs::statvfs(dir).map(|of| of.f_bavail.saturating_mul(of.f_frsize));
-    if let Some(room_bytes) = room.ok().filter(|room_bytes| *room_bytes < lent_bytes) {
+    let short = room.ok().filter(|room_bytes| *room_bytes < lent_bytes);
+    Ok(short.map(|room_bytes| {
         let [room, lent] = [room_bytes, lent_bytes].map(ByteSize);
-        tracing::warn!(
-            swap_dir = %dir.display(),
-            "{room} are free there and {lent} are lent: programs are out of memory when it is full"
-        );
-    }
-    Ok(())
+        let dir = dir.display();
+        format!(
+            "device.swap_dir = {dir}: {room} are free there and {lent} are lent; programs are out \
+             of memory when it is full"
+        )
+    }))
 }
 
 impl Frames {
@@ -152,7 +153,9 @@ impl Frames {
         let geometry = terms.geometry;
         // One that cannot be used is said so now, and not to the first tenant.
         if let Some(dir) = &swap_dir {
-            ensure_swaps(dir, lent_bytes)?;
+            if let Some(short) = ensure_swaps(dir, lent_bytes)? {
+                tracing::warn!("{short}");
+            }
             drop(Space::new(geometry, Some(dir))?);
         }
         let physical_file = match physical {
