@@ -10,9 +10,12 @@ use weft_ring::{
 use weft_turn::{Abandoned, Demand, Grant, GrantKind, Report};
 
 /// Raised with every change of the layout.
-pub const PAGE_VERSION: u32 = 5;
+pub const PAGE_VERSION: u32 = 6;
 /// "weftgate" in ASCII, little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"weftgate");
+
+/// In a grant's kind: nobody else had a turn since the session's last one.
+const FOLLOWS: u32 = 2;
 
 // Written once, at creation.
 const VERSION: usize = 8;
@@ -170,7 +173,7 @@ impl ControlPage {
         let kind = match grant.kind {
             GrantKind::Turn => 0,
             GrantKind::Renewing => 1,
-        };
+        } | if grant.follows { FOLLOWS } else { 0 };
         self.grant_kind.store(kind, Ordering::Relaxed);
         self.grant_budget.store(grant.budget_ns, Ordering::Relaxed);
         // SYNC: publishes kind and budget to `load_grant`.
@@ -182,11 +185,13 @@ impl ControlPage {
     pub(crate) fn load_grant(&self) -> Grant {
         // SYNC: acquires what `store_grant` published.
         let epoch = self.grant_epoch.load(Ordering::Acquire);
-        let kind = match self.grant_kind.load(Ordering::Relaxed) {
+        let kind = self.grant_kind.load(Ordering::Relaxed);
+        let follows = kind & FOLLOWS != 0;
+        let kind = match kind & !FOLLOWS {
             0 => GrantKind::Turn,
             _ => GrantKind::Renewing,
         };
-        Grant { epoch, budget_ns: self.grant_budget.load(Ordering::Relaxed), kind }
+        Grant { epoch, budget_ns: self.grant_budget.load(Ordering::Relaxed), kind, follows }
     }
 
     /// Device time of what is in flight that no counter has, in ns, were the session to end at

@@ -288,7 +288,8 @@ impl Core {
             // Use from before somebody came to wait is nobody's loss: at most the time that the
             // holder was alone since its last report, and nothing if it reported just then.
             let forgiven_ns = if contended { used_ns.min(alone_ns) } else { 0 };
-            let (held_ns, kept_ns) = (used_ns - forgiven_ns, idle_ns.min(contended_ns));
+            let held_ns = used_ns - forgiven_ns;
+            let kept_ns = turn.take_idle(contended_ns, held_ns, idle_ns);
             turn.spent_ns = turn.spent_ns.saturating_add(used_ns).saturating_add(idle_ns);
             turn.charged_ns = turn.charged_ns.saturating_add(held_ns).saturating_add(kept_ns);
             turn.idled_ns = turn.idled_ns.saturating_add(kept_ns);

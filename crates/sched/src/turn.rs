@@ -42,6 +42,8 @@ pub(crate) struct Turn {
     pub(crate) idled_ns: u64,
     /// Wall time since its beginning while somebody else waited.
     pub(crate) waited_for_ns: u64,
+    /// What of that nobody is charged for yet.
+    uncharged_ns: u64,
     counted_to_ns: u64,
     contended_ns: u64,
     alone_ns: u64,
@@ -88,6 +90,7 @@ impl Turn {
             charged_ns: 0,
             idled_ns: 0,
             waited_for_ns: 0,
+            uncharged_ns: 0,
             counted_to_ns: now_ns,
             contended_ns: 0,
             alone_ns: 0,
@@ -106,6 +109,16 @@ impl Turn {
         self.count(now_ns);
         self.waited_for_ns += self.contended_ns;
         (core::mem::take(&mut self.contended_ns), core::mem::take(&mut self.alone_ns))
+    }
+
+    /// Of an idle time that is told now, what others waited for: it is told when it is over, and
+    /// reports meanwhile had some of the time in which others waited. Of the time since the last
+    /// report somebody waited for `contended_ns`, and the device worked for `held_ns`.
+    pub(crate) fn take_idle(&mut self, contended_ns: u64, held_ns: u64, idle_ns: u64) -> u64 {
+        let uncharged_ns = self.uncharged_ns.saturating_add(contended_ns).saturating_sub(held_ns);
+        let kept_ns = idle_ns.min(uncharged_ns);
+        self.uncharged_ns = uncharged_ns - kept_ns;
+        kept_ns
     }
 
     /// Whether the turn ended because its time was over, `in_flight_ns` still to come: not because
@@ -147,5 +160,5 @@ impl Turn {
 
 codec!(struct Turn {
     epoch, start_ns, budget_ns, share_ns, used_at_start_ns, in_queue, switch_ns, paged_ns, ahead_ns, kept_ns, place, revoked_at_ns, killed,
-    idle_since_ns, contended, yielded, spent_ns, charged_ns, idled_ns, waited_for_ns, counted_to_ns, contended_ns, alone_ns,
+    idle_since_ns, contended, yielded, spent_ns, charged_ns, idled_ns, waited_for_ns, uncharged_ns, counted_to_ns, contended_ns, alone_ns,
 });

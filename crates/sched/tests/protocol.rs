@@ -340,6 +340,30 @@ fn idle_time_is_held_but_not_billed() {
     assert_eq!((view.used_ns, view.held_ns), (2 * MS, 2_100 * US));
 }
 
+/// An idle time is told when it is over. Whoever comes to wait meanwhile has its holder report, and
+/// takes nothing off what that one pays.
+#[test]
+fn idle_time_is_held_whoever_comes_meanwhile() {
+    let mut node = node();
+    feed(&mut node, 0, Event::AddSession { session: SessionKey(2), vgpu: VgpuKey(1) });
+    feed(&mut node, 0, runnable(A));
+    feed(&mut node, 0, runnable(B));
+    feed(
+        &mut node,
+        MS,
+        Event::Used { session: A, usage: Usage { used_ns: MS, ..Usage::default() } },
+    );
+    feed(
+        &mut node,
+        5 * MS,
+        Event::Used { session: A, usage: Usage { used_ns: MS, ..Usage::default() } },
+    );
+    feed(&mut node, 5 * MS, runnable(SessionKey(2)));
+    let usage = Usage { used_ns: MS, in_flight_ns: 0, idle_ns: 4_500 * US };
+    feed(&mut node, 5_500 * US, Event::Released { session: A, epoch: 1, usage });
+    assert_eq!(node.vgpu(VgpuKey(0)).unwrap().held_ns, 5_500 * US);
+}
+
 /// Twelve synchronous calls in 10 ms of turns: the thread that waits is woken with the next grant.
 #[test]
 fn an_interactive_vgpu_is_woken_at_its_grant() {

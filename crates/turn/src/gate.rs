@@ -44,7 +44,12 @@ impl<P: DaemonPage> Gate<P> {
 
     /// Grants the device. The session must not hold it; the grant is returned.
     pub fn grant(&mut self, budget_ns: u64, kind: GrantKind) -> Grant {
-        let grant = Grant { epoch: self.next_epoch(), budget_ns, kind };
+        self.grant_after(budget_ns, kind, false)
+    }
+
+    /// The same; whether the grant `follows` the session's last one with nobody's turn between.
+    pub fn grant_after(&mut self, budget_ns: u64, kind: GrantKind, follows: bool) -> Grant {
+        let grant = Grant { epoch: self.next_epoch(), budget_ns, kind, follows };
         self.last = Some((grant, self.page.used_ns()));
         self.page.store_grant(&grant);
         self.page.wake();

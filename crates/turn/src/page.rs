@@ -21,6 +21,8 @@ pub struct Grant {
     pub budget_ns: u64,
     /// What the budget bounds.
     pub kind: GrantKind,
+    /// Nobody else had a turn since the session's last one.
+    pub follows: bool,
 }
 
 /// Whether the session wants the device.

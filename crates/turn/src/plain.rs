@@ -53,7 +53,7 @@ impl PlainPage {
     /// A page of a session whose run has this clock, in ns.
     #[must_use]
     pub fn new(terms: Terms, now_ns: Rc<Cell<u64>>) -> Self {
-        let grant = Grant { epoch: 0, budget_ns: 0, kind: GrantKind::Turn };
+        let grant = Grant { epoch: 0, budget_ns: 0, kind: GrantKind::Turn, follows: false };
         let report = Report {
             demand: Demand::Idle,
             demand_ns: 0,

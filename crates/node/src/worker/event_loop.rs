@@ -209,8 +209,7 @@ impl<D: Device> EventLoop<D> {
         if self.may_pause() {
             self.pause();
         }
-        let epoch = self.gate.grant().map(|grant| grant.epoch);
-        self.grace.look(epoch, self.link.exchanged_ns());
+        self.grace.look(self.gate.grant(), self.link.exchanged_ns());
         self.take_commands()?;
         self.start_ready();
         let driven = self.drive();
