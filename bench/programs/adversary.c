@@ -3,7 +3,7 @@
 //
 //   adversary WHAT SECONDS [--start AT] [--kernel NAME] [--steps N] [--ahead N] [--sync]
 //             [--length SECONDS] [--fraction F] [--sessions N] [--names] [--launch] [--rate N]
-//             [--rows N] [--pitch BYTES] [--users FIRST]
+//             [--rows N] [--pitch BYTES] [--users FIRST] [--parts N] [--pause SECONDS]
 //
 // WHAT is one of
 //   calibrate  alone: how many steps `work` does in SECONDS
@@ -19,7 +19,8 @@
 //   pageable   --sessions processes that copy --rows bytes of ordinary memory to the device and back, and
 //              do nothing else
 //   grow       launches by the thousand that turn long after they were queued
-//   tiny       --sessions processes with one short kernel between pauses of 1 to 3 ms
+//   tiny       --sessions processes with one short kernel, and a byte in each of --parts of 4 MiB,
+//              between pauses of --pause, or of 1 to 3 ms
 //   graph      graphs of --kernels empty kernels, one after the other
 //   modules    --sessions processes that do nothing but load modules
 //   attaches   --rate processes a second that attach and end
@@ -42,10 +43,10 @@ enum { ELEMENTS = 32, AHEAD_MAX = 4096, SESSIONS_MAX = 64, KERNELS_MAX = 8000 };
 
 struct options {
     const char *what, *kernel;
-    double seconds, start, length, fraction, rate;
+    double seconds, start, length, fraction, rate, pause;
     uint32_t steps;
     unsigned long rows, pitch;
-    int ahead, sessions, sync, names, launch, users, waits, kernels;
+    int ahead, sessions, sync, names, launch, users, waits, kernels, parts;
 };
 
 static void nap(double seconds) {
@@ -107,6 +108,10 @@ static struct options parse(int argc, char **argv) {
             options.rows = strtoul(value, NULL, 10);
         else if (strcmp(name, "--pitch") == 0)
             options.pitch = strtoul(value, NULL, 10);
+        else if (strcmp(name, "--parts") == 0)
+            options.parts = atoi(value);
+        else if (strcmp(name, "--pause") == 0)
+            options.pause = atof(value);
         else if (strcmp(name, "--users") == 0)
             options.users = atoi(value);
         else {
@@ -377,9 +382,15 @@ static void graph_round(const struct options *options, struct work *work, unsign
 }
 
 static void tiny_round(const struct options *options, struct work *work, unsigned *seed) {
+    enum { PART = 4 << 20 };
+    static CUdeviceptr memory;
+    if (options->parts > 0 && memory == 0)
+        CHECK(cuMemAlloc(&memory, (size_t)options->parts * PART));
+    for (int i = 0; i < options->parts; ++i)
+        CHECK(cuMemsetD8Async(memory + (size_t)i * PART, 1, 1, NULL));
     launch(work, options->steps);
     CHECK(cuCtxSynchronize());
-    nap(0.001 + 0.002 * rand_r(seed) / RAND_MAX);
+    nap(options->pause > 0.0 ? options->pause : 0.001 + 0.002 * rand_r(seed) / RAND_MAX);
 }
 
 static void modules_round(const struct options *options, struct work *work, unsigned *seed) {

@@ -72,6 +72,12 @@ const UNBOUNDED: &[(&str, &str)] = &[("worker.compiling", "unbounded")];
 /// A session compiles in its turn, and what it holds by that moves no tag that anybody looks at.
 const IN_TURN: &[(&str, &str)] =
     &[("worker.compiling", "in_turn"), ("scheduling.policy", "round_robin")];
+/// What a vGPU brings is dear, and there is room for all.
+const DEAR: &[(&str, &str)] =
+    &[("device.memory", "512MiB"), ("device.switch_entry_ns", "512"), ("defaults.memory", "64MiB")];
+/// Whoever holds the device keeps it, and nobody pays.
+const KEPT_FREE: &[(&str, &str)] =
+    &[("scheduling.policy", "round_robin"), ("scheduling.yield_us", "6000")];
 /// The attackers' users are one tenant's.
 const MAPPED: &[(&str, &str)] =
     &[("scheduling.share", "user"), ("scheduling.tenants.64100", "64100-64199")];
@@ -159,6 +165,16 @@ const ATTACKS: &[Attack] = &[
             .uncut(1_600)
     },
     Attack::real("tiny", 1, &["tiny", "--kernel", "tiny", "--sessions", "32"]),
+    Attack {
+        // Longer than a turn is, so that whoever kept its turn would idle all of it.
+        settings: DEAR,
+        control: KEPT_FREE,
+        ..Attack::real(
+            "pauses",
+            1,
+            &["tiny", "--kernel", "tiny", "--sessions", "3", "--parts", "8", "--pause", "0.007"],
+        )
+    },
     Attack {
         // Compiling wants no turn.
         control: UNBOUNDED,

@@ -352,6 +352,37 @@ fn what_is_no_execution_of_a_kernel_is_not_free() {
     }
 }
 
+/// Where what a vGPU brings is dear: whoever pauses keeps its turn for as long as that took, and pays
+/// for it. Beside three who pause for longer than that a victim has most of the device: where memory
+/// fits, of what it has alone, and where it does not, more than beside one who is honest.
+#[test]
+fn who_pauses_where_switches_are_dear_takes_little() {
+    const PAUSES: [&str; 9] =
+        ["tiny", "--kernel", "tiny", "--sessions", "3", "--parts", "8", "--pause", "0.007"];
+    let honest = ["honest", "--steps", "5000"];
+    for (bytes, beside, least, most) in [("512MiB", 0, 0.7, LOST), ("64MiB", 1, 1.4, 1.2)] {
+        let memory = format!("device.memory={bytes}");
+        let dear = |settings: &[&str]| {
+            let mut all = vec![memory.as_str(), "device.slot=4MiB", "device.switch_entry_ns=512"];
+            all.extend(["defaults.memory=64MiB", "device.oversubscribe=4"]);
+            all.extend_from_slice(settings);
+            open(Node::start(&all))
+        };
+        // The machine may be taken away for a moment.
+        let kept = |settings: &[&str], is_right: &dyn Fn(f64) -> bool| {
+            (0..3).any(|_| {
+                let alone = observed(&dear(&[]), &honest, beside, &honest);
+                let victim = Victim { arguments: &honest, fair: alone };
+                is_right(victim.kept(&dear(settings), 1, &PAUSES))
+            })
+        };
+        assert!(kept(&[], &|kept| kept > least), "{bytes}: three times less than {least}");
+        // Whoever holds the device keeps it, and nobody pays.
+        let free = ["scheduling.policy=round_robin", "scheduling.yield_us=6000"];
+        assert!(kept(&free, &|kept| kept < most), "{bytes}: {free:?} left it {most} three times");
+    }
+}
+
 /// Whatever names a capped user attaches under. What those leave that have a session and no work
 /// is the others'; where the cap is divided, as among vGPUs that compete each for itself, it is
 /// nobody's.
