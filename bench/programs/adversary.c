@@ -19,8 +19,8 @@
 //   pageable   --sessions processes that copy --rows bytes of ordinary memory to the device and back, and
 //              do nothing else
 //   grow       launches by the thousand that turn long after they were queued
-//   tiny       --sessions processes with one short kernel, and a byte in each of --parts of 4 MiB,
-//              between pauses of --pause, or of 1 to 3 ms
+//   tiny       --sessions processes with one short kernel, and one on each of --parts of 4 MiB, between
+//              pauses of --pause, or of 1 to 3 ms
 //   graph      graphs of --kernels empty kernels, one after the other
 //   modules    --sessions processes that do nothing but load modules
 //   attaches   --rate processes a second that attach and end
@@ -155,10 +155,14 @@ static struct work open_work(const char *name) {
     return work;
 }
 
-static void launch(const struct work *work, uint32_t steps) {
-    CUdeviceptr state = work->state, finished = work->finished;
+static void launch_on(const struct work *work, CUdeviceptr state, uint32_t steps) {
+    CUdeviceptr finished = work->finished;
     void *arguments[] = {&state, &steps, &finished};
     CHECK(cuLaunchKernel(work->kernel, 1, 1, 1, ELEMENTS, 1, 1, 0, NULL, arguments, NULL));
+}
+
+static void launch(const struct work *work, uint32_t steps) {
+    launch_on(work, work->state, steps);
 }
 
 // Doubles the steps of one launch until it takes long enough to be measured.
@@ -387,7 +391,7 @@ static void tiny_round(const struct options *options, struct work *work, unsigne
     if (options->parts > 0 && memory == 0)
         CHECK(cuMemAlloc(&memory, (size_t)options->parts * PART));
     for (int i = 0; i < options->parts; ++i)
-        CHECK(cuMemsetD8Async(memory + (size_t)i * PART, 1, 1, NULL));
+        launch_on(work, memory + (size_t)i * PART, options->steps);
     launch(work, options->steps);
     CHECK(cuCtxSynchronize());
     nap(options->pause > 0.0 ? options->pause : 0.001 + 0.002 * rand_r(seed) / RAND_MAX);
