@@ -362,9 +362,9 @@ const DEAR: [&str; 4] = [
 /// Whoever holds the device keeps it, and nobody pays.
 const KEPT_FREE: [&str; 2] = ["scheduling.policy=round_robin", "scheduling.yield_us=6000"];
 
-/// Who pauses keeps its turn for as long as its memory took to bring, at its own expense. Where memory
-/// fits nothing is brought, and beside three who pause for longer than a turn a victim has most of
-/// what it does alone.
+/// Who pauses keeps its turn for as long as its memory took to bring, at its own expense. Where
+/// memory fits nothing is brought, and beside three who pause for longer than a turn a victim has
+/// most of what it does alone.
 #[test]
 fn who_pauses_where_memory_fits_keeps_no_turn() {
     const PAUSES: [&str; 9] =

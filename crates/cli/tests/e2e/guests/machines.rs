@@ -132,9 +132,8 @@ fn a_call_that_is_polled_for_does_not_cross_the_machines_border() {
     // transport's own.
     let polled = (0..6).map(|_| marks_per_call(&node, "polled")).find(|marks| *marks < 0.05);
     assert!(polled.is_some(), "calls cross the border");
-    // How many waits sleep is up to the machine: on a quiet one a third did, on a busy one all.
-    let blocked = (0..3).map(|_| marks_per_call(&node, "blocked")).find(|marks| *marks > 0.15);
-    assert!(blocked.is_some(), "waits that sleep are woken without a mark");
+    let blocked = marks_per_call(&node, "blocked");
+    assert!(blocked > 0.9, "waits that sleep are woken with {blocked} marks each");
 }
 
 #[test]
