@@ -172,7 +172,7 @@ const ATTACKS: &[Attack] = &[
         ..Attack::real(
             "pauses",
             1,
-            &["tiny", "--kernel", "tiny", "--sessions", "3", "--parts", "8", "--pause", "0.007"],
+            &["tiny", "--kernel", "tiny", "--sessions", "3", "--parts", "5", "--pause", "0.007"],
         )
     },
     Attack {

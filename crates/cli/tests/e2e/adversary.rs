@@ -368,7 +368,7 @@ const KEPT_FREE: [&str; 2] = ["scheduling.policy=round_robin", "scheduling.yield
 #[test]
 fn who_pauses_where_memory_fits_keeps_no_turn() {
     const PAUSES: [&str; 9] =
-        ["tiny", "--kernel", "tiny", "--sessions", "3", "--parts", "8", "--pause", "0.007"];
+        ["tiny", "--kernel", "tiny", "--sessions", "3", "--parts", "5", "--pause", "0.007"];
     let honest = ["honest", "--steps", "5000"];
     let start = |settings: &[&str]| {
         open(Node::start(&[&DEAR[..], &["device.memory=512MiB"], settings].concat()))
