@@ -398,3 +398,20 @@ pub fn broken(error: StoreError) -> Problem {
         | StoreError::Broken(_) => problem,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_told_to_wait_for_a_gpu_that_is_larger_than_any() {
+        let hint = |memory| {
+            let error = PlaceError::NoRoom { asked: 1, found: 0, memory };
+            let problem = refused(&error, 0, Mode::Shared, 8192);
+            assert!(problem.detail.contains("0 of 1 cGPU with"), "{problem}");
+            problem.hint.unwrap()
+        };
+        assert!(hint(8192).contains("wait"));
+        assert!(!hint(8193).contains("wait"));
+    }
+}
