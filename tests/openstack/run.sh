@@ -51,6 +51,7 @@ begin() {
     "$BUILD/weft" node --runtime-dir "$STATE/node" --device "${DEVICES:-soft,soft}" --set state_dir="$STATE/node-state" --set "remote.listen=$GPU_LISTEN" \
         > "$STATE/node.log" 2>&1 & NODE=$!
     endpoint
+    mkdir -p "$STATE/control"
     "$BUILD/weft-control" token root --role admin --state-dir "$STATE/control" > "$GSAAS_TOKEN_FILE"
     control
     until_true 30 test -S "$STATE/node/admin.sock"

@@ -64,6 +64,7 @@ idle() { used 0 && [ -z "$(ls /run/weft-slurm 2> /dev/null)" ]; }
 network; PATH=/run/bin:$PATH
 say "a node with two software GPUs, the control plane, and Slurm"
 weft node --runtime-dir $STATE/node --device soft,soft --set state_dir=$STATE/node-state --set remote.listen=10.78.0.1:7600 > $STATE/node.log 2>&1 &
+mkdir -p $STATE/control
 weft-control token root --role admin --state-dir $STATE/control > $STATE/root.token
 weft-control token slurm --role member --project slurm --state-dir $STATE/control > $STATE/slurm.token
 export GSAAS_TOKEN_FILE=$STATE/root.token

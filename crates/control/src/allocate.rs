@@ -135,7 +135,8 @@ impl Allocator {
                 }
                 Err(error) => {
                     let (away, mode) = (self.unreachable().len(), wanted.spec.mode);
-                    return Err(refused(&error, away, mode));
+                    let largest_mib = view.largest_mib();
+                    return Err(refused(&error, away, mode, largest_mib));
                 }
             };
             let spec = Spec { host, ..wanted.spec.clone() };
@@ -242,6 +243,11 @@ impl View {
         view
     }
 
+    /// What the largest GPU has, whether it is free, in service, or neither.
+    fn largest_mib(&self) -> u64 {
+        self.cluster.gpus().iter().map(|gpu| gpu.capacity).max().unwrap_or(0)
+    }
+
     /// What instances have already.
     fn give(&mut self, taken: &[Taken]) {
         for of_one in taken.chunk_by(|a, b| a.instance == b.instance) {
@@ -327,7 +333,7 @@ fn request(spec: &Spec) -> Request {
     }
 }
 
-fn refused(error: &PlaceError, unreachable: usize, mode: Mode) -> Problem {
+fn refused(error: &PlaceError, unreachable: usize, mode: Mode, largest_mib: u64) -> Problem {
     let PlaceError::NoRoom { asked, found, memory } = error else {
         return Problem::new(Kind::Invalid, error.to_string());
     };
@@ -337,7 +343,13 @@ fn refused(error: &PlaceError, unreachable: usize, mode: Mode) -> Problem {
         1 => ", without the node that does not answer".to_owned(),
         many => format!(", without the {many} nodes that do not answer"),
     };
-    let detail = format!("there is room for {found} of {asked} cGPUs{each} now{without}");
+    let cgpus = if *asked == 1 { "cGPU" } else { "cGPUs" };
+    let detail = format!("there is room for {found} of {asked} {cgpus}{each} now{without}");
+    if *memory > largest_mib && largest_mib > 0 {
+        // Whoever waits would wait for ever.
+        let words = format!("no GPU has more than {largest_mib} MiB: ask for smaller ones");
+        return Problem::new(Kind::NoCapacity, detail).hint(words);
+    }
     // What is shared already is not shared more.
     Problem::new(Kind::NoCapacity, detail).hint(match mode {
         Mode::Shared => "ask for fewer or smaller ones, allow any host, or wait",
@@ -384,5 +396,22 @@ pub fn broken(error: StoreError) -> Problem {
         | StoreError::KeyReused
         | StoreError::Repeated(_)
         | StoreError::Broken(_) => problem,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_told_to_wait_for_a_gpu_that_is_larger_than_any() {
+        let hint = |memory| {
+            let error = PlaceError::NoRoom { asked: 1, found: 0, memory };
+            let problem = refused(&error, 0, Mode::Shared, 8192);
+            assert!(problem.detail.contains("0 of 1 cGPU with"), "{problem}");
+            problem.hint.unwrap()
+        };
+        assert!(hint(8192).contains("wait"));
+        assert!(!hint(8193).contains("wait"));
     }
 }

@@ -15,7 +15,7 @@ use crate::clock;
 use crate::execute::{Outcome, World};
 use crate::patience::{PAUSE_MAX, Tries, Verdict};
 use crate::plan::{self, Step};
-use crate::provision::Failure;
+use crate::provision::{Failure, Notice};
 use crate::store::{InstanceRow, StoreError, Wanted};
 
 /// The step of events that tell what a removal means for the project's quota.
@@ -87,6 +87,13 @@ impl Engine {
     pub fn start(world: World, threads: usize) -> std::io::Result<Arc<Self>> {
         let (queue, changed) = (Mutex::default(), Condvar::new());
         let engine = Arc::new(Self { world, queue, changed });
+        let told = Arc::downgrade(&engine);
+        let notice = move |instance: &str| {
+            if let Some(engine) = told.upgrade() {
+                engine.hurry(instance);
+            }
+        };
+        engine.world.provisioner.notify(Notice::new(notice));
         for number in 0..threads {
             let engine = Arc::clone(&engine);
             let thread = thread::Builder::new().name(format!("engine-{number}"));
@@ -111,6 +118,17 @@ impl Engine {
         if queue.busy.contains(instance) {
             queue.again.insert(instance.to_owned());
         } else {
+            queue.push(instance, Instant::now());
+            self.changed.notify_one();
+        }
+    }
+
+    /// Something came of itself that an instance may be waiting for.
+    fn hurry(&self, instance: &str) {
+        let mut queue = self.lock();
+        if queue.busy.contains(instance) {
+            queue.again.insert(instance.to_owned());
+        } else if queue.at.contains_key(instance) && !queue.tries.contains_key(instance) {
             queue.push(instance, Instant::now());
             self.changed.notify_one();
         }

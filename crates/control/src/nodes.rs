@@ -15,9 +15,6 @@ const GRANT_VALID_S: u64 = 30 * 24 * 3_600;
 /// How many endpoints may use a grant: a VM's is another one after each time that it boots.
 const GRANT_USES: u32 = 64;
 
-/// Connections to one node at once.
-const CONNECTIONS_MAX: usize = 8;
-
 const MIB: u64 = 1 << 20;
 
 /// What a node says of itself.
@@ -55,7 +52,7 @@ pub trait Nodes: Send + Sync + std::fmt::Debug {
     fn look(&self, admin: &str) -> Result<NodeFacts, Failure>;
 
     /// Makes vGPUs that are not there, and a grant for each, in their order. `inside` is called
-    /// between two.
+    /// in the middle.
     ///
     /// # Errors
     /// Why there are not all.
@@ -159,27 +156,29 @@ impl Nodes for Sockets {
         vgpus: &[VgpuSpec],
         inside: &(dyn Fn() + Sync),
     ) -> Result<Vec<String>, Failure> {
-        let each = vgpus.len().div_ceil(CONNECTIONS_MAX).max(1);
-        let some = |part: &[VgpuSpec]| -> Result<Vec<String>, Failure> {
-            let mut client = connect(admin)?;
-            let one = |vgpu: &VgpuSpec| {
-                let grant = grant_one(&mut client, vgpu);
-                inside();
-                grant
-            };
-            part.iter().map(one).collect()
-        };
-        std::thread::scope(|scope| {
-            let parts = vgpus.chunks(each).map(|part| scope.spawn(move || some(part)));
-            // All are begun before the first is awaited.
-            let parts: Vec<_> = parts.collect();
-            let mut grants = Vec::with_capacity(vgpus.len());
-            for part in parts {
-                let ended = || Failure::passing("a thread ended before its time");
-                grants.append(&mut part.join().map_err(|_| ended())??);
+        let mut client = connect(admin)?;
+        let creations: Vec<Request> = vgpus.iter().map(create_request).collect();
+        let created = client.call_all(&creations)?;
+        inside();
+        // A grant of a vGPU that is not there would make one as it comes.
+        for (vgpu, answer) in vgpus.iter().zip(created) {
+            let Err(error) = answer else { continue };
+            // After a crash it may be there; its name is nobody else's.
+            if !client.list()?.iter().any(|there| there.name == vgpu.name) {
+                return Err(Failure::permanent(error.to_string()));
             }
-            Ok(grants)
-        })
+        }
+        let asked = |vgpu: &VgpuSpec| grant_request(&vgpu.name, GRANT_VALID_S, GRANT_USES);
+        let asked: Vec<Request> = vgpus.iter().map(asked).collect();
+        let grant = |answer: Result<Answer, AdminError>| {
+            let answer = answer?;
+            let Answer::Grant(report) = answer else {
+                let words = format!("the node answers a grant with {answer:?}");
+                return Err(Failure::permanent(words));
+            };
+            Ok(report.grant)
+        };
+        client.call_all(&asked)?.into_iter().map(grant).collect()
     }
 
     fn revoke(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure> {
@@ -222,9 +221,8 @@ fn grant_request(name: &str, valid_s: u64, uses: u32) -> Request {
     Request::Grant(GrantRequest { name, weight: None, memory_bytes: None, valid_s, uses })
 }
 
-/// A vGPU and its grant. After a crash the vGPU may be there; its name is nobody else's.
-fn grant_one(client: &mut Client, vgpu: &VgpuSpec) -> Result<String, Failure> {
-    let create = Request::Create {
+fn create_request(vgpu: &VgpuSpec) -> Request {
+    Request::Create {
         name: vgpu.name.clone(),
         weight: Some(vgpu.weight),
         memory_bytes: Some(vgpu.memory_mib * MIB),
@@ -233,22 +231,7 @@ fn grant_one(client: &mut Client, vgpu: &VgpuSpec) -> Result<String, Failure> {
         token: None,
         cap_ppm: None,
         sla_ns: (vgpu.sla_us > 0).then_some(vgpu.sla_us.saturating_mul(1_000)),
-    };
-    match client.call(&create) {
-        Ok(_) => {}
-        Err(AdminError::Refused(why)) => {
-            let is_there = client.list()?.iter().any(|there| there.name == vgpu.name);
-            if !is_there {
-                return Err(Failure::permanent(why));
-            }
-        }
-        Err(error) => return Err(error.into()),
     }
-    let answer = client.call(&grant_request(&vgpu.name, GRANT_VALID_S, GRANT_USES))?;
-    let Answer::Grant(report) = answer else {
-        return Err(Failure::permanent(format!("the node answers a grant with {answer:?}")));
-    };
-    Ok(report.grant)
 }
 
 #[cfg(test)]
@@ -282,6 +265,41 @@ mod tests {
                 stream.get_mut().write_all(&line).unwrap();
             }
         }
+    }
+
+    fn vgpu(name: &str) -> VgpuSpec {
+        let (name, device) = (name.to_owned(), "gpu0".to_owned());
+        VgpuSpec { name, device, weight: 1, memory_mib: 1, sla_us: 0 }
+    }
+
+    fn granted(name: &str) -> Answer {
+        let json = format!(
+            r#"{{"grant":"grant-of-{name}","vgpu":"{name}","weight":1,"memory_bytes":1,"uses":1,
+            "expires_s":1,"listen":null,"gateway_key":""}}"#
+        );
+        Answer::Grant(serde_json::from_str(&json).unwrap())
+    }
+
+    /// After a crash some vGPUs are there. One that cannot be made gets no grant: with it the node
+    /// would make another one than was asked for.
+    #[test]
+    fn grants_are_for_vgpus_that_are_there_and_for_no_others() {
+        let scratch = tempfile::tempdir().unwrap();
+        let socket = scratch.path().join("admin.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let refused = || Answer::Error { message: "no room".to_owned() };
+        let is_made = |name| Answer::Vgpu(report(name, 0));
+        let there = Answer::Vgpus(vec![report("a", 0), report("b", 0)]);
+        let both = vec![is_made("a"), refused(), there.clone(), granted("a"), granted("b")];
+        // A third request of the second connection would have no answer.
+        let one = vec![is_made("a"), refused(), Answer::Vgpus(vec![report("a", 0)])];
+        let thread = std::thread::spawn(move || node(&listener, vec![both, one]));
+        let (admin, vgpus) = (socket.to_str().unwrap(), [vgpu("a"), vgpu("b")]);
+        let grants = Sockets.grant(admin, &vgpus, &|| {}).unwrap();
+        assert_eq!(grants, ["grant-of-a", "grant-of-b"]);
+        let failure = Sockets.grant(admin, &vgpus, &|| {}).unwrap_err();
+        assert_eq!(failure, Failure::permanent("no room"));
+        thread.join().unwrap();
     }
 
     #[test]

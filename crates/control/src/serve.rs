@@ -101,6 +101,19 @@ impl State {
         Ok(())
     }
 
+    /// Refuses a folder that somebody named and that is not there: it may be misspelt, and a token
+    /// that is kept there is nobody's.
+    fn ensure_there(&self) -> Result<()> {
+        let Some(folder) = &self.state_dir else { return Ok(()) };
+        ensure!(
+            folder.exists(),
+            "no control plane has its state in {0}: there is no such folder. Say the --state-dir \
+             of one, or make the folder for a new one (mkdir {0})",
+            folder.display()
+        );
+        Ok(())
+    }
+
     /// The store.
     pub(crate) fn store(folder: &Path) -> Result<Arc<dyn Store>> {
         let path = folder.join("control.db");
@@ -154,7 +167,10 @@ pub(crate) fn token(options: &TokenOptions) -> Result<()> {
     let store: Arc<dyn Store> = match database.access()? {
         // It takes nothing from whoever has the lease.
         Some(access) => Arc::new(Postgres::open(access, None).context("in the database")?),
-        None => State::store(&state.folder()?)?,
+        None => {
+            state.ensure_there()?;
+            State::store(&state.folder()?)?
+        }
     };
     if let Some(project) = project
         && store.project(project)?.is_none()

@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use rustix::fs::FlockOperation;
 use weft_endpoint::far::{Far, Settings};
@@ -28,6 +28,10 @@ use weft_wire::remote::to_hex;
 
 /// How often whoever is about to end looks whether it may.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Folders of `host` that it makes.
+const SOCKET_FOLDER: &str = "/run/weft";
+const STATE_FOLDER: &str = "/var/lib/weft";
 
 /// A gateway takes a connection within this time, or is not there yet.
 const REACH_LIMIT: Duration = Duration::from_secs(2);
@@ -289,8 +293,13 @@ fn launch(options: &ConnectOptions, owner: u32) -> Result<bool> {
 
 fn host(options: HostOptions) -> Result<()> {
     for path in [&options.socket, &options.state] {
-        let folder = path.parent().context("a path in a folder")?;
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        ensure_folder(path)?;
+    }
+    // One that is plugged in later is not known by another name then.
+    let there = host::system::observe().map(|there| there.links).unwrap_or_default();
+    let absent = |uplink: &&String| !there.is_empty() && !there.contains_key(*uplink);
+    for uplink in options.uplink.iter().filter(absent) {
+        tell(&format!("endpoint: --uplink: there is no interface {uplink} on this host"));
     }
     // One process has a host's rules.
     let _network = lock_network()?;
@@ -306,10 +315,27 @@ fn host(options: HostOptions) -> Result<()> {
     Ok(host::serve::serve(&listener, agent)?)
 }
 
+/// Makes the folders that `host` has by default, and refuses others that are not there: they may be
+/// misspelt.
+fn ensure_folder(path: &Path) -> Result<()> {
+    let folder = path.parent().context("a path in a folder")?;
+    if [SOCKET_FOLDER, STATE_FOLDER].iter().any(|own| folder == Path::new(own)) {
+        return fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()));
+    }
+    ensure!(
+        folder.is_dir() || folder == Path::new(""),
+        "there is no folder {} for {}: make it, or name another one",
+        folder.display(),
+        path.display()
+    );
+    Ok(())
+}
+
 /// Held for as long as this process has the rules of its network namespace, whose table has one
 /// name: a second one with a state of its own would take away what the first one put there.
 fn lock_network() -> Result<fs::File> {
-    let folder = Path::new("/run/weft");
+    let folder = Path::new(SOCKET_FOLDER);
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let network = fs::metadata("/proc/self/ns/net")?.ino();
     host::lock::of_network(folder, network)

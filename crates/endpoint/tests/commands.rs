@@ -51,13 +51,17 @@ fn a_host_that_cannot_be_led_is_refused() {
     refused(&["--uplink", ""], 2, "is no interface");
     std::fs::write(&state, "no rows\n").unwrap();
     known(&["--uplink", "lo"], "endpoint.json");
+    known(&["--uplink", "gpu7"], "there is no interface gpu7");
     std::fs::remove_file(&state).unwrap();
     std::fs::create_dir(&state).unwrap();
     known(&["--uplink", "lo"], "endpoint.json");
     let file = path("file");
     std::fs::write(&file, "").unwrap();
     let beneath = format!("{file}/endpoint.sock");
-    refused(&["--socket", &beneath, "--state", &path("other.json")], 1, "cannot make");
+    refused(&["--socket", &beneath, "--state", &path("other.json")], 1, "there is no folder");
+    let nowhere = path("nowhere/endpoint.sock");
+    refused(&["--socket", &nowhere, "--state", &path("other.json")], 1, "there is no folder");
+    assert!(!Path::new(&path("nowhere")).exists());
 }
 
 /// A gateway, of which the folder is its own.

@@ -8,7 +8,7 @@ use std::io::Read as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap_complete::Shell;
 use weft_api::v1::{
     CGPUS_MAX, DEFAULT_ADDRESS, Locality, Mode, NewInstance, SLA_US, USER_DATA_BYTES_MAX, WEIGHTS,
@@ -321,12 +321,25 @@ impl Arguments {
         if let Some(path) = &self.token_file {
             return Ok(read_token(path)?);
         }
-        self.token.clone().context(
-            "there is no token: put one into a file that only you can read, and name it with \
-             -tokenfile or GSAAS_TOKEN_FILE",
+        Ok(self.token.clone().ok_or(NoToken)?)
+    }
+}
+
+/// Nobody said who asks.
+#[derive(Debug)]
+pub(crate) struct NoToken;
+
+impl std::fmt::Display for NoToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(
+            "there is no token: `weft-control token` prints one on the control plane's host; put \
+             it into a file that only you can read, and name that with -tokenfile or \
+             GSAAS_TOKEN_FILE",
         )
     }
 }
+
+impl std::error::Error for NoToken {}
 
 impl Given {
     fn parse(words: &[String]) -> Result<Self, String> {

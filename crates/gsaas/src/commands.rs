@@ -102,7 +102,8 @@ fn administrate(client: &Client, command: &Command, is_json: bool) -> Result<()>
             if is_json {
                 print(&gpu)?;
             } else if gpu.cgpus > 0 && !in_service {
-                note(&format!("gsaas: {} cGPUs are still on it", gpu.cgpus));
+                let are = if gpu.cgpus == 1 { "cGPU is" } else { "cGPUs are" };
+                note(&format!("gsaas: {} {are} still on it", gpu.cgpus));
             }
         }
         Command::Endpoints => match client.endpoints()? {

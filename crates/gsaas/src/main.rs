@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use weft_api::v1::{BadTokenFile, Client, ClientError, Kind};
 
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, NoToken};
 
 /// Exit codes by kind of failure, for scripts.
 mod code {
@@ -95,7 +95,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
             | ClientError::Authorities(_),
         ) => ExitCode::from(code::USAGE),
         Some(ClientError::Strange { .. }) => ExitCode::from(code::FAILED),
-        None if error.is::<BadTokenFile>() => ExitCode::from(code::USAGE),
+        None if error.is::<BadTokenFile>() || error.is::<NoToken>() => ExitCode::from(code::USAGE),
         None => ExitCode::from(code::FAILED),
     }
 }

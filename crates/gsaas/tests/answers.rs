@@ -146,6 +146,11 @@ fn what_cannot_be_sent_is_told_as_what_it_is() {
         assert!(output.status.code() == Some(2) && said.contains(words), "{options:?}: {said}");
     }
     std::fs::remove_dir_all(&folder).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gsaas"));
+    command.env_remove("GSAAS_TOKEN").env_remove("GSAAS_TOKEN_FILE");
+    let output = command.args(["-list", "-url=http://127.0.0.1:1"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("`weft-control token`"), "{said}");
 }
 
 /// What bash offers for the last of these words.

@@ -14,6 +14,10 @@ use super::types::{
 /// The daemon answers within this time or the request failed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Requests that are sent before their answers are read: some 30 KiB, which a socket takes whether
+/// or not the daemon reads.
+const AT_ONCE: usize = 200;
+
 /// A vGPU has moved within this time, or stays where it is: see `daemon::moves`.
 const MOVE_TIME: Duration = Duration::from_secs(150);
 
@@ -99,14 +103,47 @@ impl Client {
     /// # Errors
     /// [`AdminError::Io`], [`AdminError::Refused`], [`AdminError::Unexpected`].
     pub fn call(&mut self, request: &Request) -> Result<Answer, AdminError> {
-        let mut line = serde_json::to_vec(request)
-            .map_err(|error| AdminError::Unexpected(error.to_string()))?;
-        line.push(b'\n');
-        match self.stream.get_mut().write_all(&line) {
-            // A daemon that has no place for this connection has said so, and closed it.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-            written => written?,
+        self.send(std::slice::from_ref(request))?;
+        self.receive()
+    }
+
+    /// Sends requests one behind the other, and returns what each was answered, in their order:
+    /// what they make comes to the node's disk together.
+    ///
+    /// # Errors
+    /// [`AdminError::Io`], [`AdminError::Unexpected`]; then nobody knows how many were done.
+    pub fn call_all(
+        &mut self,
+        requests: &[Request],
+    ) -> Result<Vec<Result<Answer, AdminError>>, AdminError> {
+        let mut answers = Vec::with_capacity(requests.len());
+        for part in requests.chunks(AT_ONCE) {
+            self.send(part)?;
+            for _ in part {
+                match self.receive() {
+                    Err(AdminError::Refused(why)) => answers.push(Err(AdminError::Refused(why))),
+                    answer => answers.push(Ok(answer?)),
+                }
+            }
         }
+        Ok(answers)
+    }
+
+    fn send(&mut self, requests: &[Request]) -> Result<(), AdminError> {
+        let mut lines = Vec::new();
+        for request in requests {
+            serde_json::to_writer(&mut lines, request)
+                .map_err(|error| AdminError::Unexpected(error.to_string()))?;
+            lines.push(b'\n');
+        }
+        match self.stream.get_mut().write_all(&lines) {
+            // A daemon that has no place for this connection has said so, and closed it.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => Ok(written?),
+        }
+    }
+
+    fn receive(&mut self) -> Result<Answer, AdminError> {
         let mut text = String::new();
         if self.stream.read_line(&mut text)? == 0 {
             return Err(AdminError::Io(io::ErrorKind::UnexpectedEof.into()));

@@ -44,6 +44,7 @@ impl Cloud {
     /// With this node; the control plane and its VMs are in that network namespace.
     pub(crate) fn start_with(node: Node, network: Option<String>, flags: &[&str]) -> Self {
         let mut cloud = Self::empty(Some(node), network, flags);
+        std::fs::create_dir(cloud.state()).unwrap();
         for (name, role) in [("admin", "admin"), ("team", "member"), ("others", "member")] {
             let mut command = control();
             command.args(["token", name, "--role", role, "--state-dir"]).arg(cloud.state());

@@ -400,6 +400,10 @@ fn a_configuration_is_checked_without_starting_anything() {
     for word in ["admin_mode = \"0660\"", "tenant_mode = \"0600\"", "quantum_us = 6000"] {
         assert!(text.contains(word), "no `{word}` in {text}");
     }
+    let (open, listen) = ("# warning: sockets.tenant_mode = 0666", "remote.listen=127.0.0.1:0");
+    assert!(done(&check(&[listen])).contains(open), "whoever needs no grant is told");
+    assert!(!done(&check(&[listen, "sockets.tenant_mode=0600"])).contains(open));
+    assert!(!done(&check(&[])).contains(open));
     // 16 TiB are lent, which no disk of a test's has room for.
     let lent = ["device.memory=256GiB", "device.slot=1GiB", "device.oversubscribe=64"];
     let text = done(&check(&[&lent[..], &["device.swap_dir=/tmp"]].concat()));

@@ -17,9 +17,10 @@ use weft_api::node::Client;
 use super::{Outside, Plane, median};
 use crate::clock;
 use crate::nodes::{NodeFacts, Nodes as _, Sockets};
+use crate::plan::Step;
 use crate::provision::fake::Fake;
 use crate::provision::local::machine;
-use crate::provision::{Failure, Provisioner, VmSpec, VmState};
+use crate::provision::{Failure, Notice, Provisioner, VmSpec, VmState};
 use crate::store::{NodeRow, Port};
 
 /// Boots of each kind; they take turns.
@@ -46,11 +47,14 @@ const ACCEL: &str = "tcg";
 const DEVICES: &str = "soft,soft";
 
 /// What the control plane adds, beside the boot itself.
+#[derive(Default)]
 pub(super) struct Boots {
     /// From the request until the VM is ready, in ms.
     pub(super) ready_ms: Vec<f64>,
     /// Of that, what QEMU took from its start until the guest's first program, in ms.
     pub(super) deploy_ms: Vec<f64>,
+    /// Of what lies outside, the node's vGPUs and grants, in ms.
+    pub(super) grant_ms: Vec<f64>,
     /// The same of a VM that nobody but QEMU had a part in, in ms: a VM with no cGPU.
     pub(super) plain_ms: Vec<f64>,
 }
@@ -91,17 +95,19 @@ pub(super) fn run(guest: &Path, cgpus: u32) -> Result<Boots> {
     };
     // Whoever looks without a pause takes the processor on which QEMU boots.
     let plane = Plane::with(outside, &[(node.row(&facts), facts.gpus)], LOOK)?;
-    let mut boots = Boots { ready_ms: Vec::new(), deploy_ms: Vec::new(), plain_ms: Vec::new() };
+    let mut boots = Boots::default();
     for boot in 0..=BOOTS {
         let plain_ms = machines.boot_plain()?;
         let (ready_ms, id) = plane.make(cgpus, CGPU_MIB)?;
         let deploy_ms = machines.deploy_ms(&id).context("a VM that is ready has booted")?;
+        let grant_ms = plane.took_ms(&id, Step::Grant)?;
         plane.remove(&id)?;
         // The first ones fill caches.
         if boot > 0 {
             boots.plain_ms.push(plain_ms);
             boots.ready_ms.push(ready_ms);
             boots.deploy_ms.push(deploy_ms);
+            boots.grant_ms.push(grant_ms);
         }
     }
     Ok(boots)
@@ -198,6 +204,7 @@ struct Machines {
     kernel: PathBuf,
     initrd: PathBuf,
     qemu: PathBuf,
+    changed: OnceLock<Notice>,
     there: Mutex<BTreeMap<String, Machine>>,
 }
 
@@ -207,15 +214,17 @@ impl Machines {
         machine::plain_initrd(&initrd, &guest.join("initrd"))?;
         let unpacked = guest.join("qemu");
         let qemu = if unpacked.exists() { unpacked } else { "qemu-system-x86_64".into() };
-        let (kernel, there) = (guest.join("vmlinuz"), Mutex::default());
-        Ok(Self { starter: beside("weft-guest")?, kernel, initrd, qemu, there })
+        let (kernel, changed) = (guest.join("vmlinuz"), OnceLock::new());
+        let (starter, there) = (beside("weft-guest")?, Mutex::default());
+        Ok(Self { starter, kernel, initrd, qemu, changed, there })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Machine>> {
         self.there.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(&self) -> std::io::Result<Machine> {
+    /// Starts one, and has `changed` told when it has booted.
+    fn start(&self, changed: impl Fn() + Send + 'static) -> std::io::Result<Machine> {
         let mut command = Command::new(&self.starter);
         command.args(["boot", "--devices", "/dev/null", "--accel", ACCEL, "--append"]);
         command.arg(format!("rdinit={}", machine::PLAIN_INIT));
@@ -229,6 +238,7 @@ impl Machines {
             for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()) {
                 if line.is_ok_and(|line| line.contains(machine::BOOTED)) {
                     let _ = booted.set(begun.elapsed().as_secs_f64() * 1e3);
+                    changed();
                 }
             }
         })?;
@@ -237,7 +247,7 @@ impl Machines {
 
     /// What a boot takes of which no control plane knows, in ms.
     fn boot_plain(&self) -> Result<f64> {
-        let mut machine = self.start()?;
+        let mut machine = self.start(|| {})?;
         let deadline = Instant::now() + BOOT_LIMIT;
         loop {
             if let Some(ms) = machine.booted_ms.get() {
@@ -267,7 +277,9 @@ impl Provisioner for Machines {
     fn create(&self, vm: &VmSpec) -> Result<(), Failure> {
         let mut there = self.lock();
         if !there.contains_key(&vm.id) {
-            there.insert(vm.id.clone(), self.start()?);
+            let (id, notice) = (vm.id.clone(), self.changed.get().cloned());
+            let changed = move || notice.iter().for_each(|notice| notice.tell(&id));
+            there.insert(vm.id.clone(), self.start(changed)?);
         }
         Ok(())
     }
@@ -286,6 +298,10 @@ impl Provisioner for Machines {
             (Some(_), None) => VmState::Active,
             (None, None) => VmState::Booting,
         })
+    }
+
+    fn notify(&self, changed: Notice) {
+        let _ = self.changed.set(changed);
     }
 
     fn terminate(&self, id: &str) -> Result<bool, Failure> {

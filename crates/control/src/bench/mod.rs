@@ -15,13 +15,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use weft_api::figures::Figures;
 use weft_api::stolen::Processors;
-use weft_api::v1::{Client, ClientError, InstanceState, Kind, Mode, NewInstance, Quota, Role};
+use weft_api::v1::{
+    Client, ClientError, EventKind, InstanceState, Kind, Mode, NewInstance, Quota, Role,
+};
 
 use crate::allocate::Allocator;
 use crate::crash::Crash;
 use crate::engine::Engine;
 use crate::execute::World;
 use crate::nodes::Nodes;
+use crate::plan::Step;
 use crate::provision::Provisioner;
 use crate::provision::fake::Fake;
 use crate::rules::Endpoint;
@@ -140,6 +143,15 @@ impl Plane {
         let failure = instance.failure.unwrap_or_default();
         ensure!(instance.state == InstanceState::Ready, "an instance came to nothing: {failure}");
         Ok((begun.elapsed().as_secs_f64() * 1e3, instance.id))
+    }
+
+    /// What a step of making an instance took, in ms.
+    fn took_ms(&self, id: &str, step: Step) -> Result<f64> {
+        let operation = self.client.operation(&self.client.instance(id)?.operation)?;
+        let mut events = operation.events.iter();
+        let done = events.find(|event| event.step == step.name() && event.kind == EventKind::Done);
+        let done = done.with_context(|| format!("nothing says what {} took", step.name()))?;
+        Ok(Duration::from_micros(done.took_us).as_secs_f64() * 1e3)
     }
 
     fn remove(&self, id: &str) -> Result<()> {
@@ -302,6 +314,7 @@ fn measure_boot(guest: &Path, found: &mut Figures) -> Result<()> {
         ("boot_overhead_75_pct", boots.overhead_pct()),
         ("boot_75_ms", ready),
         ("boot_75_deploy_ms", median(boots.deploy_ms.clone())),
+        ("boot_75_grant_ms", median(boots.grant_ms.clone())),
         ("boot_75_over_plain_pct", (ready / typical - 1.0) * 100.0),
     ];
     found.figures.extend(figures.map(|(name, value)| (name.to_owned(), value)));

@@ -7,6 +7,7 @@ pub mod slurm;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -134,6 +135,29 @@ pub enum VmState {
     Broken(String),
 }
 
+/// Is told of VMs about which something changed.
+#[derive(Clone)]
+pub struct Notice(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Notice {
+    /// Calls `told` with ids of VMs.
+    #[must_use]
+    pub fn new(told: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(told))
+    }
+
+    /// Something came of this VM.
+    pub fn tell(&self, id: &str) {
+        (self.0)(id);
+    }
+}
+
+impl std::fmt::Debug for Notice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Notice")
+    }
+}
+
 /// A hypervisor, a cloud, or what stands for one. All calls may be repeated, after a crash too.
 pub trait Provisioner: Send + Sync + std::fmt::Debug {
     /// What it is, and whether it works here.
@@ -197,6 +221,10 @@ pub trait Provisioner: Send + Sync + std::fmt::Debug {
     fn look_again(&self) -> Duration {
         LOOK_AGAIN
     }
+
+    /// From here on `changed` is told of VMs of which something came of itself, by whoever learns
+    /// of that sooner than one who looks. All others are looked at.
+    fn notify(&self, _changed: Notice) {}
 
     /// How what a VM must know comes to it.
     fn delivery(&self) -> Delivery {

@@ -118,7 +118,8 @@ fn gpus(text: &mut String, gpus: &[Gpu], cgpus: &[Cgpu]) {
 }
 
 fn grants(text: &mut String, cgpus: &[Cgpu]) {
-    heading(text, "Grants", &format!("{} cGPUs", cgpus.len()));
+    let words = if cgpus.len() == 1 { "cGPU" } else { "cGPUs" };
+    heading(text, "Grants", &format!("{} {words}", cgpus.len()));
     let row = |cgpu: &Cgpu| {
         vec![
             escape(&cgpu.id),

@@ -138,6 +138,9 @@ fn a_token_that_would_be_nobodys_is_refused() {
     token("", &["--role", "admin"], 1, "name");
     token("a b", &["--role", "admin"], 1, "name");
     token("alice", &["--role", "member", "--project", "no/such"], 1, "is no name");
+    token("alice", &["--role", "admin"], 1, "there is no such folder");
+    assert!(!Path::new(&state).exists());
+    std::fs::create_dir(&state).unwrap();
     let (code, text) = run(&["token", "alice", "--role", "admin", "--state-dir", &state]);
     assert!(code == Some(0) && text.trim().len() > 20, "{text}");
     token("alice", &["--role", "admin"], 1, "alice");

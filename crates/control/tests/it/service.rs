@@ -141,8 +141,9 @@ fn exclusive_gpus_are_nobody_elses_and_local_ones_are_on_one_host() {
     let found = people.call(Call::InstanceShow, &people.admin, &id, &Value::Null).unwrap();
     assert_eq!(found["host"], "node1", "the VM is where its GPUs are");
     let full = people.create(&people.member, &json!({"cgpus": 2})).unwrap_err();
-    assert_eq!(full.kind, Kind::NoCapacity);
-    assert!(full.detail.contains("1 of 2"), "{full}");
+    assert!(full.kind == Kind::NoCapacity && full.detail.contains("1 of 2"), "{full}");
+    let large = people.create(&people.member, &shared(1, 8193)).unwrap_err();
+    assert!(large.hint.unwrap().contains("more than 8192 MiB"), "waiting makes no GPU larger");
     let seen = people.call(Call::InstanceShow, &people.member, &id, &Value::Null).unwrap();
     assert!(seen["host"].is_null(), "tenants do not see hosts");
 }

@@ -337,6 +337,7 @@ impl Program {
             url: String::new(),
             token: String::new(),
         };
+        std::fs::create_dir(program.state()).unwrap();
         let mut command = program.command();
         command.args(["token", "test", "--role", "admin", "--state-dir"]).arg(program.state());
         let output = command.output().unwrap();

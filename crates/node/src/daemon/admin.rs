@@ -1,7 +1,10 @@
 //! The admin socket's server: one thread per connection, one line per request.
 
+mod burst;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -14,6 +17,7 @@ use weft_ring::peer::{self, Credentials};
 use weft_sched::{DeviceKey, Weight, policy};
 use weft_wire::handshake::PROTOCOL_VERSION;
 
+use self::burst::Begun;
 use super::admin_connections::AdminConnections;
 use super::clock;
 use super::devices::frames::Frames;
@@ -33,6 +37,13 @@ use crate::config::{Choice, ShareConfig};
 
 /// Longest request.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
+
+/// Requests that a client has sent one behind the other are seen to be that up to so many bytes: a
+/// hundred vGPUs and their grants.
+const BURST_BYTES: usize = 32 << 10;
+
+/// Of those so many are begun before the first is answered.
+const BURST_MAX: usize = 256;
 
 /// A silent connection is closed after this time.
 const SILENCE_LIMIT: Duration = Duration::from_secs(600);
@@ -63,7 +74,7 @@ impl Daemon {
                 tracing::warn!(uid = caller.uid, why, suppressed, "too many connections");
             }
             // The socket's buffer is empty, so this does not wait.
-            let _ = say(&mut UnixStream::from(socket), &refused(why));
+            let _ = say(&mut UnixStream::from(socket), &[refused(why)]);
             return;
         }
         let daemon = Arc::clone(self);
@@ -100,9 +111,13 @@ fn converse(daemon: &Arc<Daemon>, stream: UnixStream, caller: Caller) -> io::Res
     let limit = if caller.administrates() { SILENCE_LIMIT } else { USERS_SILENCE_LIMIT };
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
-    let mut reader = BufReader::new(stream);
+    let mut reader = BufReader::with_capacity(BURST_BYTES, stream);
     let mut recordings = Recordings::default();
+    let mut burst = Vec::new();
     loop {
+        if burst.len() >= BURST_MAX || !reader.buffer().contains(&b'\n') {
+            say(reader.get_mut(), &daemon.finish_requests(mem::take(&mut burst)))?;
+        }
         let mut line = Vec::new();
         (&mut reader).take(REQUEST_BYTES_MAX).read_until(b'\n', &mut line)?;
         if line.is_empty() {
@@ -112,6 +127,15 @@ fn converse(daemon: &Arc<Daemon>, stream: UnixStream, caller: Caller) -> io::Res
         let wait = daemon.admin_connections().wait(caller, Instant::now());
         thread::sleep(wait);
         let request = serde_json::from_slice::<Request>(&line);
+        let request = match request {
+            Ok(request @ (Request::Create { .. } | Request::Grant(_))) => {
+                burst.push(daemon.begin_request(request, caller));
+                continue;
+            }
+            request => request,
+        };
+        // What came before is done before.
+        say(reader.get_mut(), &daemon.finish_requests(mem::take(&mut burst)))?;
         let ends = matches!(request, Ok(Request::Shutdown { .. }));
         let answer = match request {
             Ok(request) => daemon.answer_admin(request, caller),
@@ -120,7 +144,7 @@ fn converse(daemon: &Arc<Daemon>, stream: UnixStream, caller: Caller) -> io::Res
         if let Answer::Recording(recording) = &answer {
             recordings.0.push(recording.path.clone());
         }
-        let written = say(reader.get_mut(), &answer);
+        let written = say(reader.get_mut(), std::slice::from_ref(&answer));
         if ends && answer == Answer::Done {
             // Whoever asked has the answer before this process is gone.
             daemon.stop();
@@ -146,9 +170,12 @@ impl Drop for Recordings {
     }
 }
 
-fn say(stream: &mut UnixStream, answer: &Answer) -> io::Result<()> {
-    let mut bytes = serde_json::to_vec(answer)?;
-    bytes.push(b'\n');
+fn say(stream: &mut UnixStream, answers: &[Answer]) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    for answer in answers {
+        serde_json::to_writer(&mut bytes, answer)?;
+        bytes.push(b'\n');
+    }
     stream.write_all(&bytes)
 }
 
@@ -162,15 +189,14 @@ fn refused(message: String) -> Answer {
 
 impl Daemon {
     pub(super) fn answer_admin(self: &Arc<Self>, request: Request, caller: Caller) -> Answer {
-        match self.act(request, caller) {
-            Ok(answer) => answer,
-            Err(error) => refused(format!("{error:#}")),
-        }
+        let begun = self.begin_request(request, caller);
+        let nothing = || refused("nothing was begun".to_owned());
+        self.finish_requests(vec![begun]).pop().unwrap_or_else(nothing)
     }
 
-    fn act(self: &Arc<Self>, request: Request, caller: Caller) -> anyhow::Result<Answer> {
+    fn act(self: &Arc<Self>, request: Request, caller: Caller) -> anyhow::Result<Begun> {
         roles::permit(caller, &request)?;
-        Ok(match request {
+        Ok(Begun::Answered(Box::new(match request {
             Request::Node => Answer::Node(self.node_report(caller)?),
             Request::List => Answer::Vgpus(self.stats()?.vgpus),
             Request::Create {
@@ -196,8 +222,8 @@ impl Daemon {
                     ..Wanted::default()
                 };
                 let chosen = Change { weight, memory_bytes, cap_ppm, sla_ns };
-                self.create_vgpu(asked, &chosen, caller)?;
-                Answer::Vgpu(self.vgpu_report(&name)?)
+                self.make_vgpu(asked, &chosen, caller)?;
+                return Ok(Begun::Made(name));
             }
             Request::CreateAccelerator(asked) => done(self.create_accelerator(asked, caller)?),
             Request::Set { name, weight, memory_bytes, cap_ppm, sla_ns } => {
@@ -232,7 +258,7 @@ impl Daemon {
                 }
                 Answer::Done
             }
-        })
+        })))
     }
 
     fn set_device(
@@ -275,6 +301,12 @@ impl Daemon {
         chosen: &Change,
         caller: Caller,
     ) -> anyhow::Result<()> {
+        self.make_vgpu(asked, chosen, caller)?;
+        self.keep()
+    }
+
+    /// Creates a vGPU that nobody has saved yet.
+    fn make_vgpu(&self, asked: Wanted, chosen: &Change, caller: Caller) -> anyhow::Result<()> {
         let name = &asked.name;
         anyhow::ensure!(
             !self.tasks.is_accelerator(name) && !is_member(name),
@@ -312,7 +344,7 @@ impl Daemon {
                 tables.registry.grant(&wanted.name, &Change { weight, ..*chosen });
             }
         }
-        self.keep()
+        Ok(())
     }
 
     fn set(
@@ -493,7 +525,7 @@ impl Daemon {
                 first.program,
                 first.pid
             );
-            if !std::mem::replace(is_closed, true) {
+            if !mem::replace(is_closed, true) {
                 tables.begin_removal(name);
             }
             self.end_those(&mut tables, Loss::VgpuRemoved, |entry| entry.vgpu == key);

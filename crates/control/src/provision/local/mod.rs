@@ -21,6 +21,7 @@ pub mod machine;
 mod port;
 pub mod region;
 pub mod relay;
+mod watch;
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -28,16 +29,17 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use self::lock::Lock;
+use self::watch::Watch;
 use super::{
-    Failure, MASKED_PORT, Provisioner, SHARED_CGPUS_MAX, VmSpec, VmState, ensure_room, link_local,
-    shared,
+    Failure, MASKED_PORT, Notice, Provisioner, SHARED_CGPUS_MAX, VmSpec, VmState, ensure_room,
+    link_local, shared,
 };
 use crate::hosts::Hosts;
 use crate::rules::{Endpoint, GrantRow};
@@ -102,6 +104,7 @@ pub struct Local {
     is_removed: AtomicBool,
     program: PathBuf,
     children: Mutex<Vec<Child>>,
+    watch: Arc<Watch>,
 }
 
 /// What `port.json` says.
@@ -170,7 +173,7 @@ impl Local {
         builder.recursive(true).mode(0o711).create(&settings.folder)?;
         let program = std::env::current_exe()?;
         let (is_removed, children) = (AtomicBool::new(false), Mutex::default());
-        Ok(Self { settings, is_removed, program, children })
+        Ok(Self { settings, is_removed, program, children, watch: Arc::default() })
     }
 
     fn folder(&self, id: &str) -> PathBuf {
@@ -412,10 +415,17 @@ impl Provisioner for Local {
         builder.recursive(true).mode(0o711).create(&folder)?;
         let known = serde_json::to_vec(&(vm, &self.current())).map_err(io::Error::from)?;
         replace(&folder.join("spec.json"), &known)?;
+        self.watch.add(&vm.id, &folder);
         if !vm.nodes.is_empty() {
             self.share(vm, &folder)?;
         }
         self.start("guest", &folder, &lock)
+    }
+
+    fn notify(&self, changed: Notice) {
+        if let Err(error) = self.watch.start(changed) {
+            tracing::warn!(%error, "folders of VMs are not watched");
+        }
     }
 
     fn endpoint_removed(&self, host: &str) {

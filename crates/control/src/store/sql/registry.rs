@@ -392,7 +392,8 @@ pub(super) fn remove_node(link: &mut impl Link, name: &str) -> Result<(), StoreE
     let query = "SELECT CAST(coalesce(sum(cgpus), 0) AS bigint) FROM gpus WHERE node = $1";
     let held: u64 = link.one(query, &[name.into()])?.map_or(Ok(0), |row| row.int(0))?;
     if held > 0 {
-        return Err(StoreError::InUse(format!("node {name}: {held} cGPUs of it")));
+        let cgpus = if held == 1 { "cGPU" } else { "cGPUs" };
+        return Err(StoreError::InUse(format!("node {name}: {held} {cgpus} of it")));
     }
     link.change("DELETE FROM gpus WHERE node = $1", &[name.into()])?;
     match link.change("DELETE FROM nodes WHERE name = $1", &[name.into()])? {

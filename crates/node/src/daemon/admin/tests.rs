@@ -94,3 +94,56 @@ fn who_removes_a_vgpu_ends_no_session_of_the_one_that_has_its_key_next() {
         child.wait().unwrap();
     }
 }
+
+#[test]
+fn requests_in_a_burst_are_answered_in_their_order_and_what_they_made_is_saved() {
+    let node = Fixture::new(&[]);
+    let (near, far) = UnixStream::pair().unwrap();
+    let daemon = Arc::clone(&node.daemon);
+    let root = Caller { uid: 0, payer: 0, role: Role::Administrator };
+    let server = thread::spawn(move || converse(&daemon, far, root));
+    let create = |name: &str| format!(r#"{{"op":"create","name":"{name}","memory_bytes":4096}}"#);
+    let mut lines = vec![create("a"), create("b"), create("a")];
+    // Longer than what is seen at once, and more than is begun at once.
+    lines.extend((0..3 * BURST_MAX).map(|number| create(&format!("vgpu-{number}"))));
+    lines.push(r#"{"op":"set","name":"b","weight":7}"#.to_owned());
+    let mut stream = BufReader::new(near);
+    let asked = lines.len();
+    assert!(lines.iter().map(String::len).sum::<usize>() > BURST_BYTES);
+    let mut sender = stream.get_ref().try_clone().unwrap();
+    let sending = thread::spawn(move || sender.write_all((lines.join("\n") + "\n").as_bytes()));
+    let mut answers = Vec::new();
+    for _ in 0..asked {
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        answers.push(serde_json::from_str::<Answer>(&line).unwrap());
+        if answers.len() == 1 {
+            // Whoever has an answer can read it on the disk.
+            let saved = saved_text(&node);
+            assert!(saved.contains(r#""a""#), "{saved}");
+        }
+    }
+    sending.join().unwrap().unwrap();
+    let name = |answer: &Answer| {
+        let Answer::Vgpu(vgpu) = answer else { return text(answer) };
+        format!("{} {}", vgpu.name, vgpu.weight)
+    };
+    let weight = node.daemon.config.defaults.weight;
+    assert_eq!(name(&answers[0]), format!("a {weight}"));
+    assert_eq!(name(&answers[1]), format!("b {weight}"));
+    assert!(matches!(&answers[2], Answer::Error { message } if message.contains("`a`")));
+    for (number, answer) in answers[3..asked - 1].iter().enumerate() {
+        assert_eq!(name(answer), format!("vgpu-{number} {weight}"));
+    }
+    assert_eq!(name(&answers[asked - 1]), "b 7");
+    drop(stream);
+    server.join().unwrap().unwrap();
+}
+
+/// Everything that the state directory has.
+fn saved_text(node: &Fixture) -> String {
+    let files = std::fs::read_dir(&node.daemon.config.state_dir).unwrap();
+    let read = |entry: io::Result<std::fs::DirEntry>| std::fs::read(entry.unwrap().path());
+    let read = files.map(|entry| String::from_utf8_lossy(&read(entry).unwrap()).into_owned());
+    read.collect()
+}
