@@ -17,7 +17,8 @@ pub(super) enum Begun {
 }
 
 impl Daemon {
-    /// Does what is asked. Nobody hears of it before [`Self::finish`].
+    /// Does what is asked. Nobody hears of it before
+    /// [`Self::finish_requests`].
     pub(super) fn begin_request(self: &Arc<Self>, request: Request, caller: Caller) -> Begun {
         let refusal = |error| Begun::Answered(Box::new(refused(format!("{error:#}"))));
         self.act(request, caller).unwrap_or_else(refusal)
