@@ -17,6 +17,7 @@ use weft_sched::placement::{
 use crate::store::{
     Audit, GpuRow, InstanceRow, NodeRow, Reservation, Spec, Store, StoreError, Taken, Ticket,
 };
+use crate::words::counted;
 
 /// How often a request is decided anew when somebody else was quicker.
 const ATTEMPTS_MAX: u32 = 8;
@@ -343,8 +344,8 @@ fn refused(error: &PlaceError, unreachable: usize, mode: Mode, largest_mib: u64)
         1 => ", without the node that does not answer".to_owned(),
         many => format!(", without the {many} nodes that do not answer"),
     };
-    let cgpus = if *asked == 1 { "cGPU" } else { "cGPUs" };
-    let detail = format!("there is room for {found} of {asked} {cgpus}{each} now{without}");
+    let asked = counted(*asked, "cGPU");
+    let detail = format!("there is room for {found} of {asked}{each} now{without}");
     if *memory > largest_mib && largest_mib > 0 {
         // Whoever waits would wait for ever.
         let words = format!("no GPU has more than {largest_mib} MiB: ask for smaller ones");

@@ -114,21 +114,23 @@ impl Engine {
 
     /// Something is to be done about an instance.
     pub fn kick(&self, instance: &str) {
+        self.look_now(&mut self.lock(), instance);
+    }
+
+    /// Something came of itself that an instance may be waiting for. One that is tried again after
+    /// a failure waits for its pause all the same.
+    fn hurry(&self, instance: &str) {
         let mut queue = self.lock();
-        if queue.busy.contains(instance) {
-            queue.again.insert(instance.to_owned());
-        } else {
-            queue.push(instance, Instant::now());
-            self.changed.notify_one();
+        let waits = queue.at.contains_key(instance) && !queue.tries.contains_key(instance);
+        if waits || queue.busy.contains(instance) {
+            self.look_now(&mut queue, instance);
         }
     }
 
-    /// Something came of itself that an instance may be waiting for.
-    fn hurry(&self, instance: &str) {
-        let mut queue = self.lock();
+    fn look_now(&self, queue: &mut Queue, instance: &str) {
         if queue.busy.contains(instance) {
             queue.again.insert(instance.to_owned());
-        } else if queue.at.contains_key(instance) && !queue.tries.contains_key(instance) {
+        } else {
             queue.push(instance, Instant::now());
             self.changed.notify_one();
         }

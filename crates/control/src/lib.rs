@@ -34,3 +34,4 @@ pub mod store;
 pub mod sweep;
 pub mod tls;
 pub mod web;
+mod words;

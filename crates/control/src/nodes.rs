@@ -1,6 +1,6 @@
 //! GPU nodes, through their admin sockets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -161,10 +161,11 @@ impl Nodes for Sockets {
         let created = client.call_all(&creations)?;
         inside();
         // A grant of a vGPU that is not there would make one as it comes.
-        for (vgpu, answer) in vgpus.iter().zip(created) {
-            let Err(error) = answer else { continue };
-            // After a crash it may be there; its name is nobody else's.
-            if !client.list()?.iter().any(|there| there.name == vgpu.name) {
+        if created.iter().any(Result::is_err) {
+            // After a crash they may be there; their names are nobody else's.
+            let there: BTreeSet<String> = client.list()?.into_iter().map(|it| it.name).collect();
+            let mut absent = vgpus.iter().zip(created).filter(|(it, _)| !there.contains(&it.name));
+            if let Some(error) = absent.find_map(|(_, answer)| answer.err()) {
                 return Err(Failure::permanent(error.to_string()));
             }
         }

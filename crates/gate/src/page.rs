@@ -14,7 +14,7 @@ pub const PAGE_VERSION: u32 = 6;
 /// "weftgate" in ASCII, little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"weftgate");
 
-/// In a grant's kind: nobody else had a turn since the session's last one.
+/// In a grant's kind: [`Grant::follows`].
 const FOLLOWS: u32 = 2;
 
 // Written once, at creation.

@@ -326,20 +326,12 @@ impl Arguments {
 }
 
 /// Nobody said who asks.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "there is no token: `weft-control token` prints one on the control plane's host; put it into a \
+     file that only you can read, and name that with -tokenfile or GSAAS_TOKEN_FILE"
+)]
 pub(crate) struct NoToken;
-
-impl std::fmt::Display for NoToken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(
-            "there is no token: `weft-control token` prints one on the control plane's host; put \
-             it into a file that only you can read, and name that with -tokenfile or \
-             GSAAS_TOKEN_FILE",
-        )
-    }
-}
-
-impl std::error::Error for NoToken {}
 
 impl Given {
     fn parse(words: &[String]) -> Result<Self, String> {

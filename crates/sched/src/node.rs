@@ -153,6 +153,12 @@ impl Node {
         self.core(device).map(|core| core.next_epoch)
     }
 
+    /// Whether the device's last turn that is over was of the session's vGPU.
+    pub fn follows(&self, session: SessionKey) -> bool {
+        let core = self.device_of(session).and_then(|device| self.core(device));
+        core.zip(self.vgpu_of(session)).is_some_and(|(core, vgpu)| core.follows(vgpu))
+    }
+
     /// The sessions that hold a device: one, except under a shared policy and just after it.
     pub fn holders(&self, device: DeviceKey) -> &[SessionKey] {
         self.core(device).map_or(&[], |core| &core.holders)

@@ -102,8 +102,6 @@ pub struct Contender<P> {
     pub device: DeviceKey,
     runnable: bool,
     turn: Option<CoreTurn>,
-    /// The core's number of its last turn; the core numbers a device's.
-    last_epoch: u64,
     granted_ns: u64,
     revoked_ns: Option<u64>,
     sync_calls: u64,
@@ -213,17 +211,8 @@ impl<P: DaemonPage> Turns<P> {
         let (turn, granted_ns) = (None, host.now_ns());
         let (runnable, sync_calls, pieces) = (false, 0, 0);
         let revoked_ns = None;
-        let new = Contender {
-            gate,
-            device,
-            runnable,
-            turn,
-            last_epoch: 0,
-            granted_ns,
-            revoked_ns,
-            sync_calls,
-            pieces,
-        };
+        let new =
+            Contender { gate, device, runnable, turn, granted_ns, revoked_ns, sync_calls, pieces };
         self.sessions.insert(session, new);
         self.tell(host, Event::Used { session, usage: report.usage() });
         if let Some(grant) = held {
@@ -438,8 +427,8 @@ impl<P: DaemonPage> Turns<P> {
             return;
         }
         let turn = same.unwrap_or_else(|| CoreTurn::new(epoch, &report));
-        let follows = epoch <= entry.last_epoch.saturating_add(1);
-        (entry.turn, entry.last_epoch) = (Some(turn), epoch);
+        let follows = same.is_some() || self.node.follows(session);
+        entry.turn = Some(turn);
         (entry.granted_ns, entry.revoked_ns) = (now_ns, None);
         let spent_ns = report.admitted_ns().saturating_sub(turn.admitted_at_start_ns);
         entry.gate.set_slice(self.node.slice_ns(session));

@@ -47,7 +47,7 @@ impl<P: DaemonPage> Gate<P> {
         self.grant_after(budget_ns, kind, false)
     }
 
-    /// The same; whether the grant `follows` the session's last one with nobody's turn between.
+    /// The same; whether it `follows` a turn of the same vGPU ([`Grant::follows`]).
     pub fn grant_after(&mut self, budget_ns: u64, kind: GrantKind, follows: bool) -> Grant {
         let grant = Grant { epoch: self.next_epoch(), budget_ns, kind, follows };
         self.last = Some((grant, self.page.used_ns()));

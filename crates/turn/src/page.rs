@@ -21,7 +21,8 @@ pub struct Grant {
     pub budget_ns: u64,
     /// What the budget bounds.
     pub kind: GrantKind,
-    /// Nobody else had a turn since the session's last one.
+    /// It goes on with a turn, or the device's last one was of the same vGPU: what was brought is
+    /// there.
     pub follows: bool,
 }
 

@@ -84,6 +84,37 @@ fn a_turn_goes_from_one_session_to_the_next() {
     assert!(matches!(b.admit(KERNEL_NS), Admission::Admitted { .. }));
 }
 
+/// Whoever brought its memory has it in what follows, until somebody else has had a turn.
+#[test]
+fn a_grant_says_whether_what_was_brought_is_there() {
+    let (mut bench, mut turns, [mut a, mut b]) = two();
+    let follows = |holder: &mut Holder<PlainPage>| {
+        assert!(holder.left_ns() > 0, "it has the device");
+        holder.grant().unwrap().follows
+    };
+    a.set_runnable(KERNEL_NS);
+    turns.refresh(&mut bench, A);
+    assert!(!follows(&mut a), "nobody had a turn before");
+    b.set_runnable(KERNEL_NS);
+    turns.refresh(&mut bench, B);
+    assert!(follows(&mut a), "the turn has an end now, and goes on");
+    a.set_idle();
+    turns.refresh(&mut bench, A);
+    assert!(!follows(&mut b), "the other one had it");
+    b.set_idle();
+    b.release();
+    turns.refresh(&mut bench, B);
+    b.set_runnable(KERNEL_NS);
+    turns.refresh(&mut bench, B);
+    assert!(follows(&mut b), "nobody had a turn meanwhile");
+    b.set_idle();
+    b.release();
+    turns.refresh(&mut bench, B);
+    a.set_runnable(KERNEL_NS);
+    turns.refresh(&mut bench, A);
+    assert!(!follows(&mut a), "its second turn, and not the device's");
+}
+
 /// What has happened since a timer was due happened after it: the core is told in that order, and
 /// what the holder used until then before both.
 #[test]

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use weft_api::v1::{AuditEntry, Cgpu, Gpu, Instance, Mode, Project, UsageRecord};
 
 use crate::service::Overview;
+use crate::words::counted;
 
 /// A text that is shown as it is.
 #[must_use]
@@ -118,8 +119,7 @@ fn gpus(text: &mut String, gpus: &[Gpu], cgpus: &[Cgpu]) {
 }
 
 fn grants(text: &mut String, cgpus: &[Cgpu]) {
-    let words = if cgpus.len() == 1 { "cGPU" } else { "cGPUs" };
-    heading(text, "Grants", &format!("{} {words}", cgpus.len()));
+    heading(text, "Grants", &counted(cgpus.len(), "cGPU"));
     let row = |cgpu: &Cgpu| {
         vec![
             escape(&cgpu.id),

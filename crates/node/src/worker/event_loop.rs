@@ -536,10 +536,11 @@ impl<D: Device> EventLoop<D> {
     /// Gives a turn back that is over. What the gate then shows as used reaches to this moment.
     fn try_release(&mut self) {
         let rest_ns = self.rest_ns();
-        if self.gate.release_in_ns(rest_ns) == Some(0) {
-            // It was this turn's time: told in the next one, it would be nobody's loss.
-            self.end_idling();
+        if !self.gate.is_holder() || self.gate.release_in_ns(rest_ns) != Some(0) {
+            return;
         }
+        // It was this turn's time: told in the next one, it would be nobody's loss.
+        self.end_idling();
         if self.gate.try_release(rest_ns) {
             self.forget_launch();
             self.gate.page().set_front(self.session.device().now_ns());

@@ -78,9 +78,14 @@ impl Core {
         }
     }
 
+    /// Whether the last turn that is over was the vGPU's, too.
+    pub(crate) fn follows(&self, vgpu: VgpuKey) -> bool {
+        self.switching.last == Some(vgpu)
+    }
+
     /// A turn of the vGPU begins: what it kept of the one before, in ns.
     pub(super) fn kept_ns(&self, vgpu: VgpuKey) -> u64 {
-        if self.switching.last == Some(vgpu) { self.switching.dear_ns } else { 0 }
+        if self.follows(vgpu) { self.switching.dear_ns } else { 0 }
     }
 
     /// A turn of the vGPU is over.

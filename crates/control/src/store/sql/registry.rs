@@ -5,6 +5,7 @@ use weft_api::v1::{AuditEntry, Project, Quota, Role};
 use super::{Link, Row, Value, int};
 use crate::store::shared::{number, parsed, word};
 use crate::store::{Audit, Counts, GpuFound, GpuRow, NodeRow, Part, StoreError, TokenRow};
+use crate::words::counted;
 
 /// Adds to the audit.
 pub(super) fn add_audit(link: &mut impl Link, audit: &Audit) -> Result<(), StoreError> {
@@ -392,8 +393,7 @@ pub(super) fn remove_node(link: &mut impl Link, name: &str) -> Result<(), StoreE
     let query = "SELECT CAST(coalesce(sum(cgpus), 0) AS bigint) FROM gpus WHERE node = $1";
     let held: u64 = link.one(query, &[name.into()])?.map_or(Ok(0), |row| row.int(0))?;
     if held > 0 {
-        let cgpus = if held == 1 { "cGPU" } else { "cGPUs" };
-        return Err(StoreError::InUse(format!("node {name}: {held} {cgpus} of it")));
+        return Err(StoreError::InUse(format!("node {name}: {} of it", counted(held, "cGPU"))));
     }
     link.change("DELETE FROM gpus WHERE node = $1", &[name.into()])?;
     match link.change("DELETE FROM nodes WHERE name = $1", &[name.into()])? {
