@@ -126,6 +126,19 @@ fn what_a_task_costs_beside_its_kernel_takes_a_device_and_is_no_use() {
     assert_eq!(free.latencies_ns[0] + 2_000_000, costly.latencies_ns[0]);
 }
 
+/// Whoever waits for a result before the next submission finds its device taken by then, and waits
+/// for the end of the slice.
+#[test]
+fn a_submission_that_comes_after_a_round_trip_waits_for_a_slice() {
+    let user = Job { outstanding: 1, ..job(1, true, &[10; 20]) };
+    let jobs = [job(0, false, &[60_000]), user, job(900 * MS, true, &[1])];
+    let prompt = Options { devices: 1, ..options("deadline", 0) };
+    let slow = Options { round_trip_ns: 500_000, ..prompt };
+    let (prompt, slow) = (run(&jobs, &prompt, 1).unwrap(), run(&jobs, &slow, 1).unwrap());
+    assert_eq!(prompt.latencies_ns[1..20], [10 * MS; 19]);
+    assert_eq!(slow.latencies_ns[1..20], [10 * MS + 4_500_000; 19]);
+}
+
 #[test]
 fn traces_become_jobs() {
     let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n\

@@ -9,6 +9,7 @@ use anyhow::{Result, ensure};
 use weft_sched::pool::{PoolConfig, policy};
 use weft_sim::flexy::{COLUMNS, Column, Found, Options, Rule, clairvoyant, run as simulate};
 
+use self::real::Costs;
 use self::verdict::Verdict;
 use self::work::Work;
 use super::Context;
@@ -93,8 +94,8 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
         for entry in entries {
             let name = format!("{}_{}", entry.name, work.name());
             let (real, kept) = measure(context, entry, &work)?;
-            let free = percent(simulated(entry, &work, 0)?.user);
-            let simulated = simulated(entry, &work, real.overhead_ns)?;
+            let free = percent(simulated(entry, &work, Costs::default())?.user);
+            let simulated = simulated(entry, &work, real.costs)?;
             document.baseline(format!("sim_sla_pct_without_overhead_{name}"), free);
             document.baseline(format!("overran_pct_{name}"), 100.0 * kept.overruns);
             totals.add(entry, &real, &simulated);
@@ -151,9 +152,11 @@ fn measure(context: &Context, entry: Entry, work: &Work) -> Result<(Verdict, Kep
 
 /// The same arrivals around the same core. Estimates are exact, as on the node after each kernel
 /// ran once.
-fn simulated(entry: Entry, work: &Work, overhead_ns: u64) -> Result<Found> {
+fn simulated(entry: Entry, work: &Work, costs: Costs) -> Result<Found> {
+    let Costs { overhead_ns, round_trip_ns } = costs;
     let plain = Options::new(entry.pool());
-    let options = Options { devices: DEVICES, clairvoyant: true, overhead_ns, ..plain };
+    let options =
+        Options { devices: DEVICES, clairvoyant: true, overhead_ns, round_trip_ns, ..plain };
     let found = simulate(&work.jobs, &options, SEED)?;
     ensure!(found.violation.is_none(), "the simulated pool broke a promise: {found:?}");
     Ok(found)
@@ -190,7 +193,8 @@ fn report(document: &mut Document, entry: Entry, name: &str, real: &Verdict, sim
         }
     }
     document.baseline(format!("sim_sla_pct_{name}"), sim_pct);
-    document.baseline(format!("task_overhead_ms_{name}"), count(real.overhead_ns) / 1e6);
+    document.baseline(format!("task_overhead_ms_{name}"), count(real.costs.overhead_ns) / 1e6);
+    document.baseline(format!("task_round_trip_ms_{name}"), count(real.costs.round_trip_ns) / 1e6);
     document.baseline(format!("sim_utilization_{name}"), simulated.useful);
     document.baseline(format!("sim_resets_{name}"), count(simulated.resets.0));
 }
