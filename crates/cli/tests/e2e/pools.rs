@@ -124,8 +124,8 @@ fn without_resets_or_where_they_would_not_pay_a_user_facing_task_waits() {
     }
 }
 
-/// A task that cannot meet its SLA has what is left over, and stops within a slice for one that can,
-/// although it is user-facing and no longer than what may otherwise run whole.
+/// A task that cannot meet its SLA has what is left over, and stops within a slice for one that
+/// can, although it is user-facing and no longer than what may otherwise run whole.
 #[test]
 fn a_task_that_is_late_anyhow_makes_way_for_one_that_can_be_in_time() {
     const BLOCKS: u32 = 2_500;

@@ -319,8 +319,9 @@ struct PieceSize {
 
 impl PieceSize {
     /// How many blocks the next piece has after one of `last`, or the run's first after 0: all that
-    /// are in flight end within a slice, and when the run is to stop. None if no further piece does,
-    /// within the last slice; a run has one block at least, or long ones would never be executed.
+    /// are in flight end within a slice, and when the run is to stop. None if no further piece
+    /// does, within the last slice; a run has one block at least, or long ones would never be
+    /// executed.
     fn blocks(&self, last: u32) -> Option<u32> {
         let budget_ns = (self.slice_ns / IN_FLIGHT as u64).min(self.left_ns);
         let fit = match self.thousand_ns {
