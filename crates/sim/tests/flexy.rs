@@ -112,6 +112,19 @@ fn resets_throw_work_away_and_are_counted() {
     assert_eq!(run(&jobs, &options("deadline", 0), 2).unwrap().resets, (0, 0));
 }
 
+/// A device that is back sooner than the pool thinks has been away for less.
+#[test]
+fn a_reset_lasts_as_long_as_it_does() {
+    let jobs = [job(0, false, &[60_000]), job(MS, true, &[100]), job(2 * SECOND, false, &[1])];
+    let mut thought = Options { devices: 1, ..options("priority", 0) };
+    thought.pool.reset = true;
+    let real = Options { reset_ns: Some(40 * MS), ..thought };
+    let [thought, real] = [thought, real].map(|options| run(&jobs, &options, 1).unwrap());
+    assert_eq!((thought.resets.0, real.resets.0), (1, 1));
+    assert_eq!(thought.latencies_ns, [SECOND + 100 * MS]);
+    assert_eq!(real.latencies_ns, [140 * MS]);
+}
+
 /// A device is taken for longer than its kernels last, by as much for each run.
 #[test]
 fn what_a_task_costs_beside_its_kernel_takes_a_device_and_is_no_use() {

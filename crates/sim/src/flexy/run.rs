@@ -36,6 +36,9 @@ pub struct Options {
     pub overhead_ns: u64,
     /// What passes from a task's end until its job's next one is submitted, in ns.
     pub round_trip_ns: u64,
+    /// What a device is really away for when it is reset, in ns; otherwise as long as the pool
+    /// thinks.
+    pub reset_ns: Option<u64>,
 }
 
 impl Options {
@@ -52,6 +55,7 @@ impl Options {
             windows: 0,
             overhead_ns: 0,
             round_trip_ns: 0,
+            reset_ns: None,
         }
     }
 }
@@ -396,7 +400,8 @@ impl<'a> World<'a> {
             PoolAction::Reset { device } => {
                 self.found.resets.0 += 1;
                 self.found.resets.1 += self.lose(device.0);
-                let back_ns = self.now_ns + self.options.pool.reset_ns;
+                let back_ns =
+                    self.now_ns + self.options.reset_ns.unwrap_or(self.options.pool.reset_ns);
                 if self.options.series {
                     let who = "nobody".to_owned();
                     let reset = span(device.0, self.now_ns, back_ns, SpanKind::Reset, who);

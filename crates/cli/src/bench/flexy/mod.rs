@@ -2,6 +2,7 @@
 //! verified, and the same arrivals simulated around the same pool core.
 
 mod real;
+mod resets;
 mod verdict;
 mod work;
 
@@ -94,7 +95,8 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
         for entry in entries {
             let name = format!("{}_{}", entry.name, work.name());
             let (real, kept) = measure(context, entry, &work)?;
-            let free = percent(simulated(entry, &work, Costs::default())?.user);
+            let free = Costs { reset_ns: real.costs.reset_ns, ..Costs::default() };
+            let free = percent(simulated(entry, &work, free)?.user);
             let simulated = simulated(entry, &work, real.costs)?;
             document.baseline(format!("sim_sla_pct_without_overhead_{name}"), free);
             document.baseline(format!("overran_pct_{name}"), 100.0 * kept.overruns);
@@ -142,21 +144,28 @@ fn measure(context: &Context, entry: Entry, work: &Work) -> Result<(Verdict, Kep
         settings.push((format!("pool.{}.{key}", work::POOL), value.to_owned()));
     }
     settings.push(("scheduling.slice_us".to_owned(), slice_us));
+    let journal = model.folder();
+    if entry.reset {
+        settings.push(("journal.dir".to_owned(), journal.display().to_string()));
+    }
     let start = || Host::node_with(None, &borrowed(&settings));
     let prepare = |host: &Host| real::prepare(host.daemon()?, work, entry.reserved);
-    Host::prepared(context, start, prepare, |host, prepared| {
+    let (mut verdict, kept) = Host::prepared(context, start, prepare, |host, prepared| {
         let seen = real::run(host.daemon()?, work, &prepared)?;
         Ok(Verdict::of(&seen, work, DEVICES))
-    })
+    })?;
+    if entry.reset {
+        verdict.costs.reset_ns = resets::mean_ns(&journal)?;
+    }
+    Ok((verdict, kept))
 }
 
 /// The same arrivals around the same core. Estimates are exact, as on the node after each kernel
 /// ran once.
 fn simulated(entry: Entry, work: &Work, costs: Costs) -> Result<Found> {
-    let Costs { overhead_ns, round_trip_ns } = costs;
-    let plain = Options::new(entry.pool());
-    let options =
-        Options { devices: DEVICES, clairvoyant: true, overhead_ns, round_trip_ns, ..plain };
+    let Costs { overhead_ns, round_trip_ns, reset_ns } = costs;
+    let plain = Options { devices: DEVICES, clairvoyant: true, ..Options::new(entry.pool()) };
+    let options = Options { overhead_ns, round_trip_ns, reset_ns, ..plain };
     let found = simulate(&work.jobs, &options, SEED)?;
     ensure!(found.violation.is_none(), "the simulated pool broke a promise: {found:?}");
     Ok(found)
@@ -195,6 +204,9 @@ fn report(document: &mut Document, entry: Entry, name: &str, real: &Verdict, sim
     document.baseline(format!("sim_sla_pct_{name}"), sim_pct);
     document.baseline(format!("task_overhead_ms_{name}"), count(real.costs.overhead_ns) / 1e6);
     document.baseline(format!("task_round_trip_ms_{name}"), count(real.costs.round_trip_ns) / 1e6);
+    if let Some(reset_ns) = real.costs.reset_ns {
+        document.baseline(format!("reset_ms_{name}"), count(reset_ns) / 1e6);
+    }
     document.baseline(format!("sim_utilization_{name}"), simulated.useful);
     document.baseline(format!("sim_resets_{name}"), count(simulated.resets.0));
 }

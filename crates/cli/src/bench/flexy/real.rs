@@ -56,6 +56,8 @@ pub(super) struct Costs {
     pub(super) overhead_ns: u64,
     /// From its end, as the node knows it, until the next one of the same job has come there.
     pub(super) round_trip_ns: u64,
+    /// What a device was away for when it was reset, by the journal of the whole run.
+    pub(super) reset_ns: Option<u64>,
 }
 
 /// A job's accelerator, ready to work.
@@ -109,8 +111,10 @@ pub(super) fn run(daemon: &OwnDaemon, work: &Work, prepared: &Prepared) -> Resul
     };
     let again: u64 = tasks.iter().map(|task| u64::from(task.runs.saturating_sub(1))).sum();
     let is_whole = tasks.iter().all(|task| task.done_ns.is_some());
+    let ended = told.stops + told.losses;
+    // A run that was reset while its runner attached to the device anew had not begun.
     ensure!(
-        !is_whole || again == told.stops + told.losses,
+        !is_whole || (ended.saturating_sub(told.resets)..=ended).contains(&again),
         "tasks were begun again {again} times, and the node tells of {} stops and {} losses",
         told.stops,
         told.losses
@@ -186,7 +190,8 @@ impl Ready {
             let inside_ns = (0..LONE_TASKS).map(|_| self.lone_tasks(1)).sum::<Result<u64>>()?;
             Ok(began.elapsed().saturating_sub(Duration::from_nanos(inside_ns)) / LONE_TASKS)
         };
-        Ok(Costs { overhead_ns: least_of(all_devices)?, round_trip_ns: least_of(outside)? })
+        let (overhead_ns, round_trip_ns) = (least_of(all_devices)?, least_of(outside)?);
+        Ok(Costs { overhead_ns, round_trip_ns, reset_ns: None })
     }
 
     /// Submits so many tasks at once and waits for them; their latencies, as the accelerator knows
