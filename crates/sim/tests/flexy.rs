@@ -112,6 +112,19 @@ fn resets_throw_work_away_and_are_counted() {
     assert_eq!(run(&jobs, &options("deadline", 0), 2).unwrap().resets, (0, 0));
 }
 
+/// A device that is back sooner than the pool thinks has been away for less.
+#[test]
+fn a_reset_lasts_as_long_as_it_does() {
+    let jobs = [job(0, false, &[60_000]), job(MS, true, &[100]), job(2 * SECOND, false, &[1])];
+    let mut thought = Options { devices: 1, ..options("priority", 0) };
+    thought.pool.reset = true;
+    let real = Options { reset_ns: Some(40 * MS), ..thought };
+    let [thought, real] = [thought, real].map(|options| run(&jobs, &options, 1).unwrap());
+    assert_eq!((thought.resets.0, real.resets.0), (1, 1));
+    assert_eq!(thought.latencies_ns, [SECOND + 100 * MS]);
+    assert_eq!(real.latencies_ns, [140 * MS]);
+}
+
 /// A device is taken for longer than its kernels last, by as much for each run.
 #[test]
 fn what_a_task_costs_beside_its_kernel_takes_a_device_and_is_no_use() {
@@ -124,6 +137,19 @@ fn what_a_task_costs_beside_its_kernel_takes_a_device_and_is_no_use() {
     // Of 12 ms each time 10 are the kernel's; the last one has just begun.
     assert!((costly.useful - 10.0 / 12.0).abs() < 0.003, "{}", costly.useful);
     assert_eq!(free.latencies_ns[0] + 2_000_000, costly.latencies_ns[0]);
+}
+
+/// Whoever waits for a result before the next submission finds its device taken by then, and waits
+/// for the end of the slice.
+#[test]
+fn a_submission_that_comes_after_a_round_trip_waits_for_a_slice() {
+    let user = Job { outstanding: 1, ..job(1, true, &[10; 20]) };
+    let jobs = [job(0, false, &[60_000]), user, job(900 * MS, true, &[1])];
+    let prompt = Options { devices: 1, ..options("deadline", 0) };
+    let slow = Options { round_trip_ns: 500_000, ..prompt };
+    let (prompt, slow) = (run(&jobs, &prompt, 1).unwrap(), run(&jobs, &slow, 1).unwrap());
+    assert_eq!(prompt.latencies_ns[1..20], [10 * MS; 19]);
+    assert_eq!(slow.latencies_ns[1..20], [10 * MS + 4_500_000; 19]);
 }
 
 #[test]

@@ -20,6 +20,11 @@ impl Model {
         Ok(model)
     }
 
+    /// A folder that is there for as long.
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.directory.path().to_owned()
+    }
+
     fn path(&self) -> PathBuf {
         self.directory.path().join("model.toml")
     }

@@ -123,3 +123,21 @@ fn without_resets_or_where_they_would_not_pay_a_user_facing_task_waits() {
         assert_eq!((tasks.resets, tasks.losses, tasks.done), (0, 0, 3), "{settings:?}");
     }
 }
+
+/// A task that cannot meet its SLA has what is left over, and stops within a slice for one that
+/// can, although it is user-facing and no longer than what may otherwise run whole.
+#[test]
+fn a_task_that_is_late_anyhow_makes_way_for_one_that_can_be_in_time() {
+    const BLOCKS: u32 = 2_500;
+    let pool = Pool::start(1, &[]);
+    let late = pool.loaded("late", &["--sla", "1ms"]);
+    let user = pool.loaded("user", &["--sla", "60s"]);
+    // From then on it is known what they take.
+    expect_once(&submit(&late, BLOCKS, 0));
+    expect_once(&submit(&user, 5, 0));
+    let long = submit(&late, BLOCKS, 0);
+    eventually("the late task to run", || pool.report("late").tasks.running == 1);
+    expect_once(&submit(&user, 5, 0));
+    assert!(long.poll().is_none(), "the user-facing task waited for one that was late");
+    assert_eq!(expect_once(&long).runs(), 2, "it goes on where it stopped");
+}

@@ -11,7 +11,7 @@ use weft_client::{Client, Config, Context, attach};
 use weft_tasks::protocol::Event;
 use weft_wire::Status;
 
-use super::execute::{Broken, Ended};
+use super::execute::{Broken, Ended, execute};
 use super::messages::{Outcome, Place, Report, Run};
 use super::module::LoadedModules;
 use super::task::Task;
@@ -32,8 +32,8 @@ const ATTACH_PAUSE: Duration = Duration::from_millis(50);
 pub(super) enum Job {
     /// Attaches, if it is not attached.
     Attach,
-    /// Runs a task.
-    Run(Run),
+    /// Runs a task, whole if its kernel takes no longer than that.
+    Run { run: Run, whole_ns_max: u64 },
 }
 
 /// A session on a device.
@@ -79,7 +79,9 @@ pub(super) fn serve(
                     tracing::debug!(device = device.place.name, why, "not attached");
                 }
             }
-            Job::Run(run) => run_task(runner, device, sockets, run),
+            Job::Run { run, whole_ns_max } => {
+                run_task(runner, device, sockets, run, whole_ns_max);
+            }
         }
         runner.note_attached(device.session().map(|attached| attached.limits));
     }
@@ -113,7 +115,13 @@ fn attach(
     Ok(attached)
 }
 
-fn run_task(runner: &Runner, device: &Device, sockets: &Receiver<OwnedFd>, run: Run) {
+fn run_task(
+    runner: &Runner,
+    device: &Device,
+    sockets: &Receiver<OwnedFd>,
+    run: Run,
+    whole_ns_max: u64,
+) {
     let task = lock(&runner.tasks).get(run.task).filter(|task| !task.state().over);
     let Some(task) = task else {
         // It ended at the moment at which the pool began it anew.
@@ -133,7 +141,7 @@ fn run_task(runner: &Runner, device: &Device, sockets: &Receiver<OwnedFd>, run: 
     }
     let ended = attach(runner, device, sockets)
         .map_err(Broken::Session)
-        .and_then(|attached| super::execute::execute(runner, &attached, &task, run));
+        .and_then(|attached| execute(runner, &attached, &task, (run, whole_ns_max)));
     match ended {
         Ok(Ended::Done { output, used_ns }) => {
             commit(runner, device, &task, run, &output, used_ns);

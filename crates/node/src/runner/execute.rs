@@ -50,14 +50,14 @@ pub(super) enum Broken {
     },
 }
 
-/// Runs a task from where it stopped.
+/// Runs a task from where it stopped; by pieces if its kernel takes longer than that of the run.
 pub(super) fn execute(
     runner: &Runner,
     attached: &Attached,
     task: &Task,
-    run: Run,
+    (run, whole_ns_max): (Run, u64),
 ) -> Result<Ended, Broken> {
-    let execution = Execution { runner, attached, task, run };
+    let execution = Execution { runner, attached, task, run, whole_ns_max };
     execution.go().map_err(|status| execution.broken(status))
 }
 
@@ -81,6 +81,7 @@ struct Execution<'a> {
     attached: &'a Attached,
     task: &'a Task,
     run: Run,
+    whole_ns_max: u64,
 }
 
 /// An error, with what a compiler says of it.
@@ -214,16 +215,11 @@ impl Execution<'_> {
     }
 
     /// The kernel's copy that runs pieces, if the task may have to stop for others, or did: what is
-    /// left of a kernel can only be run by pieces, whatever the task's class has become. A
-    /// user-facing one may have to if it is longer than its quantum, as one that was never run may
-    /// be.
+    /// left of a kernel can only be run by pieces. One that was never run may take any time.
     fn piece(&self, first: u64) -> Option<&PieceKernel> {
         let kernel = self.task.kernel();
         let estimate_ns = kernel.times.estimate_ns(self.run.device, self.task.plan.blocks);
-        let begin = &self.runner.begin;
-        let limit_ns =
-            if self.runner.owed().batch { begin.slice_ns } else { begin.user_quantum_ns };
-        let wanted = first > 0 || !(1..=limit_ns).contains(&estimate_ns);
+        let wanted = first > 0 || !(1..=self.whole_ns_max).contains(&estimate_ns);
         kernel.piece.as_ref().ok().filter(|_| wanted)
     }
 
@@ -263,9 +259,13 @@ impl Execution<'_> {
         let (mut next, mut last, mut sent) = (first, 0, 0);
         let mut since = Instant::now();
         loop {
-            let stops = self.task.stops(self.run, crate::daemon::now_ns());
-            while !stops && next < self.task.plan.blocks && flights.len() < self.depth() {
-                let blocks = self.piece_blocks(next, last);
+            while next < self.task.plan.blocks && flights.len() < self.depth() {
+                let in_flight: u64 = flights.iter().map(|(_, blocks)| u64::from(*blocks)).sum();
+                let begins_ns = crate::daemon::now_ns().saturating_add(self.blocks_ns(in_flight));
+                let Some(left_ns) = self.task.left_ns(self.run, begins_ns) else { break };
+                let left = u32::try_from(self.task.plan.blocks - next).unwrap_or(u32::MAX);
+                let Some(blocks) = self.size(left_ns).blocks(last) else { break };
+                let blocks = blocks.min(left);
                 let part = Piece { grid: self.task.grid, first: next, blocks };
                 self.launch(function, part.launch_grid(), &piece.parameters(params, &part))?;
                 let event = events[sent % events.len()];
@@ -284,9 +284,9 @@ impl Execution<'_> {
         Ok(next)
     }
 
-    /// What a thousand blocks should take on this device, in ns; 0 if nothing is known.
-    fn thousand_ns(&self) -> u64 {
-        self.task.kernel().times.estimate_ns(self.run.device, 1000)
+    /// What so many blocks should take on this device, in ns; 0 if nothing is known.
+    fn blocks_ns(&self, blocks: u64) -> u64 {
+        self.task.kernel().times.estimate_ns(self.run.device, blocks)
     }
 
     fn note(&self, blocks: u64, took_ns: u64) {
@@ -295,20 +295,46 @@ impl Execution<'_> {
 
     /// Pieces in flight: one until it is known what they take.
     fn depth(&self) -> usize {
-        if self.thousand_ns() == 0 { 1 } else { IN_FLIGHT }
+        if self.blocks_ns(1000) == 0 { 1 } else { IN_FLIGHT }
     }
 
-    /// How many blocks the next piece has: all that are in flight end within a slice.
-    fn piece_blocks(&self, next: u64, last: u32) -> u32 {
-        let budget_ns = self.runner.begin.slice_ns / IN_FLIGHT as u64;
-        let fit = match self.thousand_ns() {
+    fn size(&self, left_ns: u64) -> PieceSize {
+        PieceSize {
+            thousand_ns: self.blocks_ns(1000),
+            slice_ns: self.runner.begin.slice_ns,
+            left_ns,
+        }
+    }
+}
+
+/// What says how long the next piece is.
+#[derive(Debug, Clone, Copy)]
+struct PieceSize {
+    /// What a thousand blocks take, in ns; 0 if nothing is known.
+    thousand_ns: u64,
+    slice_ns: u64,
+    /// From the time at which the piece should begin until the run is to stop, in ns.
+    left_ns: u64,
+}
+
+impl PieceSize {
+    /// How many blocks the next piece has after one of `last`, or the run's first after 0: all that
+    /// are in flight end within a slice, and when the run is to stop. None if no further piece
+    /// does, within the last slice; a run has one block at least, or long ones would never be
+    /// executed.
+    fn blocks(&self, last: u32) -> Option<u32> {
+        let budget_ns = (self.slice_ns / IN_FLIGHT as u64).min(self.left_ns);
+        let fit = match self.thousand_ns {
             0 => FIRST_BLOCKS.into(),
             ns => u128::from(budget_ns) * 1000 / u128::from(ns),
         };
-        let fit = u32::try_from(fit).unwrap_or(u32::MAX).max(1);
-        let grown = if last == 0 { fit } else { fit.min(last.saturating_mul(GROWTH)) };
-        let left = u32::try_from(self.task.plan.blocks - next).unwrap_or(u32::MAX);
-        grown.min(left).min(Piece::BLOCKS_MAX)
+        let fit = u32::try_from(fit).unwrap_or(u32::MAX);
+        let is_too_long = self.thousand_ns > self.left_ns.saturating_mul(1000);
+        if is_too_long && last > 0 && self.left_ns <= self.slice_ns {
+            return None;
+        }
+        let fit = fit.clamp(1, Piece::BLOCKS_MAX);
+        Some(if last == 0 { fit } else { fit.min(last.saturating_mul(GROWTH)) })
     }
 }
 
@@ -319,4 +345,40 @@ fn elapsed_ns(since: Instant) -> u64 {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time of the API's")]
 fn nanoseconds(milliseconds: f32) -> u64 {
     (f64::from(milliseconds.max(0.0)) * 1e6) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Of a run with blocks of so many ns and a slice of 5 ms.
+    fn blocks(block_ns: u64, left_ns: u64, last: u32) -> Option<u32> {
+        PieceSize { thousand_ns: 1000 * block_ns, slice_ns: 5 * MS, left_ns }.blocks(last)
+    }
+
+    #[test]
+    fn a_run_that_is_to_stop_sends_nothing_that_ends_later() {
+        let half_ms = MS / 2;
+        assert_eq!(blocks(half_ms, u64::MAX, 5), Some(5), "half a slice");
+        assert_eq!(blocks(half_ms, 2 * MS, 5), Some(4));
+        assert_eq!(blocks(half_ms, half_ms - 1, 5), None);
+        assert_eq!(blocks(3 * MS, 4 * MS, 1), Some(1));
+    }
+
+    #[test]
+    fn long_blocks_run_one_by_one() {
+        assert_eq!(blocks(20 * MS, u64::MAX, 1), Some(1));
+        assert_eq!(blocks(20 * MS, 100 * MS, 1), Some(1));
+        assert_eq!(blocks(20 * MS, 3 * MS, 1), None);
+        // A run that began may have come for no more than one.
+        assert_eq!(blocks(20 * MS, 3 * MS, 0), Some(1));
+    }
+
+    #[test]
+    fn pieces_of_an_unknown_kernel_begin_small_and_grow() {
+        assert_eq!(blocks(0, MS, 0), Some(FIRST_BLOCKS));
+        assert_eq!(blocks(1_000, u64::MAX, FIRST_BLOCKS), Some(FIRST_BLOCKS * GROWTH));
+    }
 }

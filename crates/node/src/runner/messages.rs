@@ -17,10 +17,8 @@ pub(crate) struct Begin {
     pub(crate) bounds: Bounds,
     /// What may change while it runs.
     pub(crate) owed: Owed,
-    /// A device must be free within this time of being told to stop a batch task, in ns.
+    /// A device must be free within this time of being told to stop a task, in ns.
     pub(crate) slice_ns: u64,
-    /// A user-facing task that takes longer may be told to stop, too, in ns.
-    pub(crate) user_quantum_ns: u64,
     /// Without connections it ends after this time, in ms.
     pub(crate) idle_ms: u64,
     /// The user that it becomes; absent when it stays the daemon's.
@@ -56,8 +54,6 @@ pub(crate) struct Bounds {
 /// What an accelerator is owed at the moment.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Owed {
-    /// Its tasks are stopped for others' at the next slice boundary.
-    pub(crate) batch: bool,
     /// Device memory of a task, in bytes: the quota.
     pub(crate) memory_bytes: u64,
 }
@@ -85,7 +81,12 @@ pub(crate) enum Order {
         device: u32,
     },
     /// Runs a task, from where it stopped.
-    Run(Run),
+    Run {
+        /// Which.
+        run: Run,
+        /// A kernel that takes longer is run by pieces: it may be told to stop, in ns.
+        whole_ns_max: u64,
+    },
     /// Stops it at the first slice boundary that is not before `at_ns`.
     Yield {
         /// Which.

@@ -164,13 +164,13 @@ impl Runner {
                     let _ = device.sockets.send(socket);
                 }
             }
-            Order::Run(run) => {
+            Order::Run { run, whole_ns_max } => {
                 // An earlier run of it, which was reset, ends from now on.
                 if let Some(task) = lock(&self.tasks).get(run.task) {
                     task.state().begin(run);
                 }
                 if let Some(device) = self.device(run.device) {
-                    let _ = device.jobs.send(Job::Run(run));
+                    let _ = device.jobs.send(Job::Run { run, whole_ns_max });
                 }
             }
             Order::Yield { run, at_ns } => self.stop_at(run, at_ns),

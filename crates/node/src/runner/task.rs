@@ -135,12 +135,15 @@ impl Task {
         self.memory.as_ref().map_or(0, |memory| memory.len() as u64)
     }
 
-    /// Whether it is to stop at `now_ns`.
-    pub(super) fn stops(&self, run: Run, now_ns: u64) -> bool {
+    /// From `begins_ns` until it is to stop, in ns: the end of time if it was not told to; none if
+    /// it is to have stopped by then.
+    pub(super) fn left_ns(&self, run: Run, begins_ns: u64) -> Option<u64> {
         let state = self.state();
-        state.run != Some(run)
-            || state.unwanted
-            || state.stop_at_ns.is_some_and(|at_ns| now_ns >= at_ns)
+        if state.run != Some(run) || state.unwanted {
+            return None;
+        }
+        let at_ns = state.stop_at_ns.unwrap_or(u64::MAX);
+        at_ns.checked_sub(begins_ns).filter(|left_ns| *left_ns > 0)
     }
 }
 

@@ -111,6 +111,18 @@ impl Pool {
         self.state.running[1]
     }
 
+    /// The longest kernel that the device's run may be without being cut, in ns: a slice if it may
+    /// be told to yield whenever somebody waits, and for the others the time after which they are.
+    pub fn whole_ns_max(&self, device: DeviceKey) -> u64 {
+        let config = &self.state.config;
+        match self.state.devices.get(device.index()) {
+            Some(Device::Running(run)) if !run.is_batch && run.protected_ns == u64::MAX => {
+                config.user_quantum_ns
+            }
+            _ => config.slice_ns,
+        }
+    }
+
     /// The time of its latest event, in ns.
     pub fn now_ns(&self) -> u64 {
         self.state.now_ns

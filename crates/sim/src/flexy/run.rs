@@ -34,6 +34,11 @@ pub struct Options {
     /// What a device is taken for beside a task's kernel each time that it begins or goes on with
     /// one, in ns: bringing buffers there and back, telling. A part of no task's progress.
     pub overhead_ns: u64,
+    /// What passes from a task's end until its job's next one is submitted, in ns.
+    pub round_trip_ns: u64,
+    /// What a device is really away for when it is reset, in ns; otherwise as long as the pool
+    /// thinks.
+    pub reset_ns: Option<u64>,
 }
 
 impl Options {
@@ -49,6 +54,8 @@ impl Options {
             down: None,
             windows: 0,
             overhead_ns: 0,
+            round_trip_ns: 0,
+            reset_ns: None,
         }
     }
 }
@@ -104,6 +111,7 @@ enum What {
     Back(u32, u64),
     Goes(u32),
     Arrives(usize),
+    Submits(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +119,8 @@ struct Running {
     task: TaskKey,
     since_ns: u64,
     end_ns: u64,
+    /// It is not cut, whatever it is told.
+    is_whole: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -210,6 +220,7 @@ impl<'a> World<'a> {
     fn happen(&mut self, what: What) -> Result<(), PoolError> {
         match what {
             What::Arrives(job) => self.arrive(job),
+            What::Submits(job) => self.submit(job),
             What::Ends(device, run, is_done) if self.runs[device as usize] == run => {
                 self.end_of_run(device, is_done)
             }
@@ -269,7 +280,11 @@ impl<'a> World<'a> {
         self.count(&live);
         self.feed(PoolEvent::Finished { device: key, task })?;
         self.free_keys.push(task.0);
-        self.submit(live.job)
+        if self.options.round_trip_ns == 0 {
+            return self.submit(live.job);
+        }
+        self.later(self.now_ns + self.options.round_trip_ns, What::Submits(live.job));
+        Ok(())
     }
 
     fn count(&mut self, live: &Live) {
@@ -362,11 +377,17 @@ impl<'a> World<'a> {
                 let end_ns = self.now_ns + self.options.overhead_ns + rest_ns;
                 self.runs[device.0 as usize] += 1;
                 let since_ns = self.now_ns;
-                self.devices[device.0 as usize] = Some(Running { task, since_ns, end_ns });
+                // What is left of a kernel that was cut can only be run by pieces.
+                let is_whole = live.done_ns == 0 && rest_ns <= self.pool.whole_ns_max(device);
+                let running = Running { task, since_ns, end_ns, is_whole };
+                self.devices[device.0 as usize] = Some(running);
                 self.later(end_ns, What::Ends(device.0, self.runs[device.0 as usize], true));
             }
             PoolAction::Yield { device, at_ns } => {
                 let Some(ran) = self.devices[device.0 as usize] else { return };
+                if ran.is_whole {
+                    return;
+                }
                 let slice_ns = self.options.pool.slice_ns.max(1);
                 let past_ns = at_ns.max(self.now_ns) - ran.since_ns;
                 let stop_ns = ran.since_ns + past_ns.next_multiple_of(slice_ns);
@@ -379,7 +400,8 @@ impl<'a> World<'a> {
             PoolAction::Reset { device } => {
                 self.found.resets.0 += 1;
                 self.found.resets.1 += self.lose(device.0);
-                let back_ns = self.now_ns + self.options.pool.reset_ns;
+                let back_ns =
+                    self.now_ns + self.options.reset_ns.unwrap_or(self.options.pool.reset_ns);
                 if self.options.series {
                     let who = "nobody".to_owned();
                     let reset = span(device.0, self.now_ns, back_ns, SpanKind::Reset, who);

@@ -2,6 +2,7 @@
 //! verified, and the same arrivals simulated around the same pool core.
 
 mod real;
+mod resets;
 mod verdict;
 mod work;
 
@@ -9,6 +10,7 @@ use anyhow::{Result, ensure};
 use weft_sched::pool::{PoolConfig, policy};
 use weft_sim::flexy::{COLUMNS, Column, Found, Options, Rule, clairvoyant, run as simulate};
 
+use self::real::Costs;
 use self::verdict::Verdict;
 use self::work::Work;
 use super::Context;
@@ -93,8 +95,9 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
         for entry in entries {
             let name = format!("{}_{}", entry.name, work.name());
             let (real, kept) = measure(context, entry, &work)?;
-            let free = percent(simulated(entry, &work, 0)?.user);
-            let simulated = simulated(entry, &work, real.overhead_ns)?;
+            let free = Costs { reset_ns: real.costs.reset_ns, ..Costs::default() };
+            let free = percent(simulated(entry, &work, free)?.user);
+            let simulated = simulated(entry, &work, real.costs)?;
             document.baseline(format!("sim_sla_pct_without_overhead_{name}"), free);
             document.baseline(format!("overran_pct_{name}"), 100.0 * kept.overruns);
             totals.add(entry, &real, &simulated);
@@ -141,19 +144,28 @@ fn measure(context: &Context, entry: Entry, work: &Work) -> Result<(Verdict, Kep
         settings.push((format!("pool.{}.{key}", work::POOL), value.to_owned()));
     }
     settings.push(("scheduling.slice_us".to_owned(), slice_us));
+    let journal = model.folder();
+    if entry.reset {
+        settings.push(("journal.dir".to_owned(), journal.display().to_string()));
+    }
     let start = || Host::node_with(None, &borrowed(&settings));
     let prepare = |host: &Host| real::prepare(host.daemon()?, work, entry.reserved);
-    Host::prepared(context, start, prepare, |host, prepared| {
+    let (mut verdict, kept) = Host::prepared(context, start, prepare, |host, prepared| {
         let seen = real::run(host.daemon()?, work, &prepared)?;
         Ok(Verdict::of(&seen, work, DEVICES))
-    })
+    })?;
+    if entry.reset {
+        verdict.costs.reset_ns = resets::mean_ns(&journal)?;
+    }
+    Ok((verdict, kept))
 }
 
 /// The same arrivals around the same core. Estimates are exact, as on the node after each kernel
 /// ran once.
-fn simulated(entry: Entry, work: &Work, overhead_ns: u64) -> Result<Found> {
-    let plain = Options::new(entry.pool());
-    let options = Options { devices: DEVICES, clairvoyant: true, overhead_ns, ..plain };
+fn simulated(entry: Entry, work: &Work, costs: Costs) -> Result<Found> {
+    let Costs { overhead_ns, round_trip_ns, reset_ns } = costs;
+    let plain = Options { devices: DEVICES, clairvoyant: true, ..Options::new(entry.pool()) };
+    let options = Options { overhead_ns, round_trip_ns, reset_ns, ..plain };
     let found = simulate(&work.jobs, &options, SEED)?;
     ensure!(found.violation.is_none(), "the simulated pool broke a promise: {found:?}");
     Ok(found)
@@ -190,7 +202,11 @@ fn report(document: &mut Document, entry: Entry, name: &str, real: &Verdict, sim
         }
     }
     document.baseline(format!("sim_sla_pct_{name}"), sim_pct);
-    document.baseline(format!("task_overhead_ms_{name}"), count(real.overhead_ns) / 1e6);
+    document.baseline(format!("task_overhead_ms_{name}"), count(real.costs.overhead_ns) / 1e6);
+    document.baseline(format!("task_round_trip_ms_{name}"), count(real.costs.round_trip_ns) / 1e6);
+    if let Some(reset_ns) = real.costs.reset_ns {
+        document.baseline(format!("reset_ms_{name}"), count(reset_ns) / 1e6);
+    }
     document.baseline(format!("sim_utilization_{name}"), simulated.useful);
     document.baseline(format!("sim_resets_{name}"), count(simulated.resets.0));
 }

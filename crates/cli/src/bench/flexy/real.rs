@@ -46,8 +46,18 @@ pub(super) struct Seen {
     pub(super) tasks: Vec<Ran>,
     /// What the node says of stops and resets; it is held against the tasks' own runs.
     pub(super) told: TaskCounts,
-    /// What a task took of its device beside its kernel, before the window and alone, in ns.
+    pub(super) costs: Costs,
+}
+
+/// What tasks took beside their kernels, before the window and alone, in ns.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Costs {
+    /// Of its device.
     pub(super) overhead_ns: u64,
+    /// From its end, as the node knows it, until the next one of the same job has come there.
+    pub(super) round_trip_ns: u64,
+    /// What a device was away for when it was reset, by the journal of the whole run.
+    pub(super) reset_ns: Option<u64>,
 }
 
 /// A job's accelerator, ready to work.
@@ -62,8 +72,7 @@ struct Ready {
 #[derive(Debug)]
 pub(super) struct Prepared {
     ready: Vec<Ready>,
-    /// As [`Seen::overhead_ns`].
-    overhead_ns: u64,
+    costs: Costs,
 }
 
 /// Makes the jobs' accelerators on a daemon that has a pool, of which so many devices take no batch
@@ -83,8 +92,8 @@ pub(super) fn prepare(daemon: &OwnDaemon, work: &Work, reserved: u32) -> Result<
         let devices = super::DEVICES - if job.user_facing { 0 } else { reserved };
         ready.push(warm(daemon, place, job, devices as usize)?);
     }
-    let overhead_ns = ready.first().context("there are no jobs")?.overhead_ns()?;
-    Ok(Prepared { ready, overhead_ns })
+    let costs = ready.first().context("there are no jobs")?.costs()?;
+    Ok(Prepared { ready, costs })
 }
 
 /// Runs the jobs.
@@ -102,13 +111,15 @@ pub(super) fn run(daemon: &OwnDaemon, work: &Work, prepared: &Prepared) -> Resul
     };
     let again: u64 = tasks.iter().map(|task| u64::from(task.runs.saturating_sub(1))).sum();
     let is_whole = tasks.iter().all(|task| task.done_ns.is_some());
+    let ended = told.stops + told.losses;
+    // A run that was reset while its runner attached to the device anew had not begun.
     ensure!(
-        !is_whole || again == told.stops + told.losses,
+        !is_whole || (ended.saturating_sub(told.resets)..=ended).contains(&again),
         "tasks were begun again {again} times, and the node tells of {} stops and {} losses",
         told.stops,
         told.losses
     );
-    Ok(Seen { tasks, told, overhead_ns: prepared.overhead_ns })
+    Ok(Seen { tasks, told, costs: prepared.costs })
 }
 
 fn name_of(job: usize) -> String {
@@ -165,23 +176,45 @@ impl Ready {
 }
 
 impl Ready {
-    /// What tasks that follow each other on all devices take beside their kernels: the least of
-    /// several times, since what disturbs a machine only adds.
-    fn overhead_ns(&self) -> Result<u64> {
-        let count = LONE_TASKS * super::DEVICES;
-        let mut least = Duration::MAX;
-        for _ in 0..LONE_ROUNDS {
-            let began = Instant::now();
-            let submit = |_| self.submit(0, LONE_BLOCKS);
-            let tasks = (0..count).map(submit).collect::<Result<Vec<_>>>()?;
-            for pending in tasks {
-                check(&pending.wait()?, 0, LONE_BLOCKS)?;
-            }
-            least = least.min(began.elapsed() / LONE_TASKS);
-        }
+    /// What tasks take beside their kernels: those that follow each other on all devices, and those
+    /// that are submitted when the one before is over.
+    fn costs(&self) -> Result<Costs> {
         let kernel = Duration::from_nanos(u64::from(LONE_BLOCKS) * work::BLOCK_NS);
-        Ok(u64::try_from(least.saturating_sub(kernel).as_nanos())?)
+        let all_devices = || {
+            let began = Instant::now();
+            self.lone_tasks(LONE_TASKS * super::DEVICES)?;
+            Ok((began.elapsed() / LONE_TASKS).saturating_sub(kernel))
+        };
+        let outside = || {
+            let began = Instant::now();
+            let inside_ns = (0..LONE_TASKS).map(|_| self.lone_tasks(1)).sum::<Result<u64>>()?;
+            Ok(began.elapsed().saturating_sub(Duration::from_nanos(inside_ns)) / LONE_TASKS)
+        };
+        let (overhead_ns, round_trip_ns) = (least_of(all_devices)?, least_of(outside)?);
+        Ok(Costs { overhead_ns, round_trip_ns, reset_ns: None })
     }
+
+    /// Submits so many tasks at once and waits for them; their latencies, as the accelerator knows
+    /// them, together.
+    fn lone_tasks(&self, count: u32) -> Result<u64> {
+        let submit = |_| self.submit(0, LONE_BLOCKS);
+        let tasks = (0..count).map(submit).collect::<Result<Vec<_>>>()?;
+        let wait = |pending: Pending| {
+            let done = pending.wait()?;
+            check(&done, 0, LONE_BLOCKS)?;
+            Ok(done.latency_ns())
+        };
+        tasks.into_iter().map(wait).sum()
+    }
+}
+
+/// The least of several times in ns, since what disturbs a machine only adds.
+fn least_of(run: impl Fn() -> Result<Duration>) -> Result<u64> {
+    let mut least = Duration::MAX;
+    for _ in 0..LONE_ROUNDS {
+        least = least.min(run()?);
+    }
+    Ok(u64::try_from(least.as_nanos())?)
 }
 
 /// Every block ran once, as far as its word tells; when each did, in ns of `CLOCK_REALTIME`.

@@ -1,6 +1,6 @@
 //! What a run came to, from what its tasks say of themselves.
 
-use super::real::{Ran, Seen};
+use super::real::{Costs, Ran, Seen};
 use super::work::{BLOCK_NS, SLA_NS, Work};
 use super::{count, percent};
 
@@ -18,8 +18,7 @@ pub(super) struct Verdict {
     pub(super) lost: u64,
     pub(super) stops: u64,
     pub(super) resets: u64,
-    /// What a task takes of its device beside its kernel, in ns.
-    pub(super) overhead_ns: u64,
+    pub(super) costs: Costs,
 }
 
 impl Verdict {
@@ -36,7 +35,7 @@ impl Verdict {
                 in_time += u64::from(took_ns <= SLA_NS);
                 latencies_ns.push(took_ns);
             }
-            busy_ns += busy_before(task, is_user, horizon_ns);
+            busy_ns += busy_before(task, horizon_ns);
             if !is_user {
                 wait_ns = wait_ns.max(longest_wait(task, horizon_ns));
             }
@@ -52,7 +51,7 @@ impl Verdict {
             lost: seen.tasks.iter().filter(|task| task.done_ns.is_none()).count() as u64,
             stops: seen.told.stops,
             resets: seen.told.resets,
-            overhead_ns: seen.overhead_ns,
+            costs: seen.costs,
         }
     }
 
@@ -61,16 +60,18 @@ impl Verdict {
     }
 }
 
-/// Device time of a task until the horizon. A block of a kernel that runs whole says when the
-/// kernel began: the device executes it at once and is then occupied as long as the model says.
-fn busy_before(task: &Ran, is_whole: bool, horizon_ns: u64) -> u64 {
-    if is_whole {
-        let begin_ns = task.stamps_ns.iter().copied().min().unwrap_or(u64::MAX);
-        let whole_ns = task.stamps_ns.len() as u64 * BLOCK_NS;
-        return whole_ns.min(horizon_ns.saturating_sub(begin_ns));
+/// Device time of a task until the horizon. A block says when its kernel, or the piece that it was
+/// in, began: the device executes them at once and is then occupied as long as the model says.
+fn busy_before(task: &Ran, horizon_ns: u64) -> u64 {
+    let mut stamps_ns = task.stamps_ns.clone();
+    stamps_ns.sort_unstable();
+    let (mut free_ns, mut busy_ns) = (0, 0);
+    for stamp_ns in stamps_ns {
+        let begin_ns = stamp_ns.max(free_ns);
+        busy_ns += horizon_ns.saturating_sub(begin_ns).min(BLOCK_NS);
+        free_ns = begin_ns + BLOCK_NS;
     }
-    let ran = task.stamps_ns.iter().filter(|stamp| **stamp < horizon_ns).count();
-    ran as u64 * BLOCK_NS
+    busy_ns
 }
 
 /// The longest time of a batch task between two of its blocks, or before the first, that began

@@ -14,8 +14,8 @@ use crate::runner::messages::{Outcome, Run};
 /// What is to be done for an accelerator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Its runner runs a task.
-    Run(Run),
+    /// Its runner runs a task, by pieces if its kernel is longer than `whole_ns_max`.
+    Run { run: Run, whole_ns_max: u64 },
     /// Its runner stops one at the first slice boundary not before `at_ns`.
     Yield { run: Run, at_ns: u64 },
     /// Its session on the device is killed; then [`Dispatch::reset_done`].
@@ -444,7 +444,8 @@ impl Dispatch {
                 let run = Run { device: device.0, task: of.number, number: self.next_run };
                 of.run = Some(run);
                 state.running.insert(device, task);
-                Some((of.accelerator, Action::Run(run)))
+                let whole_ns_max = state.pool.whole_ns_max(device);
+                Some((of.accelerator, Action::Run { run, whole_ns_max }))
             }
             PoolAction::Yield { device, at_ns } => {
                 let of = state.tasks.get(state.running.get(&device)?)?;

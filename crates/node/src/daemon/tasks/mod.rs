@@ -242,7 +242,7 @@ impl Inner {
         let mut resets = Vec::new();
         for (key, action) in actions {
             let order = match action {
-                Action::Run(run) => Order::Run(run),
+                Action::Run { run, whole_ns_max } => Order::Run { run, whole_ns_max },
                 Action::Yield { run, at_ns } => Order::Yield { run, at_ns },
                 Action::Cancelled { task } => Order::Cancelled { task },
                 Action::Reset { device } => {

@@ -134,7 +134,6 @@ impl Daemon {
             devices,
             owed: owed(record),
             slice_ns: settings.slice_us * 1000,
-            user_quantum_ns: settings.user_quantum_ms * 1_000_000,
             idle_ms: settings.idle_ms,
             user: self.config.worker.user_of(record.key.saturating_add(USERS_BEHIND)),
             log: self.config.log.clone(),
@@ -213,7 +212,7 @@ impl Daemon {
 
 /// What a runner must know of what its accelerator is owed.
 pub(super) fn owed(record: &Record) -> Owed {
-    Owed { batch: record.sla_ns == 0, memory_bytes: record.memory_bytes }
+    Owed { memory_bytes: record.memory_bytes }
 }
 
 /// Waits for a message; whether one came.

@@ -25,7 +25,7 @@ fn share(tenant: u32, class: Class) -> Share {
 
 fn runs(actions: &Actions) -> Vec<(u32, Run)> {
     let run = |(key, action): &(u32, Action)| match action {
-        Action::Run(run) => Some((*key, *run)),
+        Action::Run { run, .. } => Some((*key, *run)),
         Action::Yield { .. } | Action::Reset { .. } | Action::Cancelled { .. } => None,
     };
     actions.iter().filter_map(run).collect()
@@ -43,6 +43,23 @@ fn a_task_runs_and_is_counted_once() {
     let counts = dispatch.counts(0);
     assert_eq!((counts.done, counts.in_time, counts.longest_ns), (1, 1, 5 * MS));
     assert_eq!((counts.running, counts.waiting), (0, 0));
+}
+
+/// Whoever may be told to stop at any time is to be cut: batch tasks, and user-facing ones that
+/// begin when they are late anyhow.
+#[test]
+fn a_runner_is_told_what_may_run_whole() {
+    let mut dispatch = dispatch("deadline");
+    let settings = PoolConfig::default();
+    let mut whole_ns_max = |key, number, estimate_ns| {
+        let actions = dispatch.submit(0, key, number, estimate_ns).unwrap();
+        let [(_, Action::Run { run, whole_ns_max })] = actions[..] else { panic!("{actions:?}") };
+        assert!(dispatch.finished(0, key, run, Outcome::Done).is_empty());
+        whole_ns_max
+    };
+    assert_eq!(whole_ns_max(0, 1, 150 * MS), settings.user_quantum_ns);
+    assert_eq!(whole_ns_max(0, 2, 250 * MS), settings.slice_ns, "its SLA is 200 ms");
+    assert_eq!(whole_ns_max(1, 3, 150 * MS), settings.slice_ns);
 }
 
 #[test]
