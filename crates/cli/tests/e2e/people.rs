@@ -410,6 +410,7 @@ fn a_configuration_is_checked_without_starting_anything() {
     for word in ["# warning: device.swap_dir = /tmp", "16TiB are lent", "slack_us = 1000000"] {
         assert!(text.contains(word), "no `{word}` in {text}");
     }
+    refused(&check(&[listen, "remote.program=/no/such"]), &["/no/such", "remote.program"]);
     refused(&check(&["metrics.listen=9464"]), &["127.0.0.1:9464"]);
     refused(&check(&["sockets.admin_group=no-such-group"]), &["no-such-group"]);
     refused(&check(&["journal.dir=/proc/weft"]), &["journal.dir", "cannot write to /proc"]);

@@ -198,6 +198,9 @@ pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
     config.sockets.admin_group_id()?;
     let mut config = config.clone();
     let (mut slacks, mut comments) = (BTreeSet::new(), String::new());
+    if config.remote.listen.is_some() {
+        gateway::program(&config.remote)?;
+    }
     let mode = config.sockets.tenant_mode;
     if config.remote.listen.is_some() && mode & 0o006 != 0 {
         comments.push_str(&format!(

@@ -96,7 +96,8 @@ pub(crate) fn start(daemon: &Arc<Daemon>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn program(config: &RemoteConfig) -> anyhow::Result<PathBuf> {
+/// What the gateway is started from.
+pub(in crate::daemon) fn program(config: &RemoteConfig) -> anyhow::Result<PathBuf> {
     let program = match &config.program {
         Some(program) => program.clone(),
         None => std::env::current_exe()?.with_file_name("weft-endpoint"),
