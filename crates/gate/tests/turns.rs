@@ -175,6 +175,25 @@ fn an_idle_lone_tenant_loses_the_device_without_being_asked() {
     assert_eq!(worker.admit(1), Admission::Admitted { left_ns: 1_000 });
 }
 
+/// A grant and the end of the demand may cross, and the worker then compiles for seconds.
+#[test]
+fn a_turn_that_came_to_who_wants_nothing_is_taken_back_without_it() {
+    let (mut daemon, mut worker, node, _) = pages();
+    worker.set_runnable(0);
+    worker.set_idle();
+    daemon.grant(1_000, GrantKind::Turn);
+    assert_eq!(daemon.revoke(), Revocation::Free);
+    assert!(!daemon.is_held());
+    // It has no use of that turn, whenever it looks.
+    dirty(&node);
+    worker.set_runnable(0);
+    assert_eq!(dirty(&node), [7]);
+    assert_eq!(worker.admit(1), Admission::Wait(WaitFor::Grant));
+    daemon.grant(500, GrantKind::Turn);
+    assert_eq!(worker.admit(1), Admission::Admitted { left_ns: 500 });
+    assert!(daemon.is_held());
+}
+
 #[test]
 fn an_idle_turn_ends_at_once() {
     let (mut daemon, mut worker, node, _) = pages();

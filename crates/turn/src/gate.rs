@@ -56,13 +56,15 @@ impl<P: DaemonPage> Gate<P> {
         grant
     }
 
-    /// Asks for the device back.
+    /// Asks for the device back. Who wants nothing has it at most because the grant came just then:
+    /// it would give that back, but may not look for as long as it compiles, and finds the
+    /// revocation before it uses the grant ([`DaemonPage::revoke`]).
     pub fn revoke(&mut self) -> Revocation {
         let Some((grant, _)) = self.last.filter(|_| self.is_held()) else {
             return Revocation::Free;
         };
         self.page.revoke(grant.epoch);
-        if self.page.demand() == Demand::Idle && grant.kind == GrantKind::Renewing {
+        if self.page.demand() == Demand::Idle {
             self.reclaimed = grant.epoch;
             return Revocation::Free;
         }

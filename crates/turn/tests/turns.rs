@@ -84,6 +84,36 @@ fn a_turn_goes_from_one_session_to_the_next() {
     assert!(matches!(b.admit(KERNEL_NS), Admission::Admitted { .. }));
 }
 
+/// The core grants before it has looked at everybody's page. Who wants nothing any more and does not
+/// look, because it compiles, holds nobody up.
+#[test]
+fn a_turn_that_comes_too_late_is_the_next_ones() {
+    let (mut bench, mut turns, [mut a, mut b]) = two();
+    for (session, holder) in [(A, &mut a), (B, &mut b)] {
+        holder.set_runnable(KERNEL_NS);
+        turns.refresh(&mut bench, session);
+    }
+    let quantum_ns = Config::default().quantum_ns;
+    assert!(matches!(a.admit(quantum_ns), Admission::Admitted { .. }), "it has the device");
+    bench.now_ns.set(quantum_ns);
+    a.charge(quantum_ns, quantum_ns);
+    assert!(a.try_release(0));
+    b.set_idle();
+    turns.refresh(&mut bench, A);
+    assert!(turns.session(B).unwrap().has_turn(), "nobody has looked at what it wants");
+    turns.refresh(&mut bench, B);
+    let yields = |bench: &mut Bench, turns: &mut Turns<PlainPage>| {
+        bench.now_ns.set(turns.timer_ns().unwrap());
+        assert!(turns.keep_time(bench));
+    };
+    yields(&mut bench, &mut turns);
+    let effects = turns.take_effects();
+    assert!(effects.contains(&Effect::Reclaimed { session: B }), "{effects:?}");
+    turns.refresh(&mut bench, B);
+    yields(&mut bench, &mut turns);
+    assert!(a.left_ns() > 0, "it waits for who wants nothing");
+}
+
 /// Whoever brought its memory has it in what follows, until somebody else has had a turn.
 #[test]
 fn a_grant_says_whether_what_was_brought_is_there() {

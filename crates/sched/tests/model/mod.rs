@@ -343,6 +343,12 @@ impl Model {
         self.vgpus[vgpu].served_ns
     }
 
+    /// How long it held turns with nothing to do.
+    pub(crate) fn idled_ns(&self, vgpu: usize) -> u64 {
+        let own = self.workers.iter().filter(|worker| worker.vgpu == vgpu);
+        own.map(|worker| worker.idle_ns).sum()
+    }
+
     /// The longest that a session that got work waited until it was served.
     pub(crate) fn longest_wait_ns(&self, worker: usize) -> u64 {
         self.workers[worker].longest_wait_ns
