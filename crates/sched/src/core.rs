@@ -335,6 +335,9 @@ impl Core {
         let is_spent = runnable || cx.tables.turn(key).is_spent(in_flight_ns);
         let worked = is_spent && cx.tables.turn(key).worked();
         let switch_ns = if is_spent { 0 } else { self.end_early(cx, key, in_flight_ns) };
+        if !runnable {
+            self.charge_switch(cx, key);
+        }
         cx.tables.session(key).predicted_ns = in_flight_ns;
         self.charge(cx, key, to_signed(in_flight_ns), false);
         // From here on it is known whose prediction is taken back where virtual times are fixed.
@@ -365,6 +368,7 @@ impl Core {
         if cx.tables.session(key).turn.is_some() {
             let switch_ns = self.end_early(cx, key, 0);
             self.charge(cx, key, to_signed(switch_ns), true);
+            self.charge_switch(cx, key);
             self.end_turn(cx, key);
         }
         // A prediction that its last report did not confirm.

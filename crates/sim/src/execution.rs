@@ -316,12 +316,19 @@ impl World {
         let ran_ns = if stops { executed_ns } else { now_ns.saturating_sub(state.front_since_ns) };
         // Where kernels are stopped, the rest of a guess is known to be no more than the turn's.
         let backlog_ns = state.backlog_ns(ran_ns, self.setup.careful && !stops);
-        let settled_ns =
-            if state.gate.release_in_ns(backlog_ns) == Some(0) { state.meter.settle() } else { 0 };
+        let is_over = state.gate.release_in_ns(backlog_ns) == Some(0);
+        let settled_ns = if is_over { state.meter.settle() } else { 0 };
         if settled_ns > 0 {
             state.gate.charge(0, settled_ns);
         }
-        let released = state.gate.try_release(backlog_ns);
+        // Who has nothing to do at a turn's end would not go on.
+        let idled = is_over && state.idle_since_ns.is_some();
+        if idled {
+            self.end_idling(worker);
+            self.workers[worker].gate.set_idle();
+        }
+        let state = &mut self.workers[worker];
+        let released = state.gate.try_release(backlog_ns) || idled;
         let later_ns = state.gate.release_in_ns(backlog_ns);
         self.hear(worker);
         // What has just been given back, or ends nobody knows when, needs no look.

@@ -84,8 +84,8 @@ fn a_turn_goes_from_one_session_to_the_next() {
     assert!(matches!(b.admit(KERNEL_NS), Admission::Admitted { .. }));
 }
 
-/// The core grants before it has looked at everybody's page. Who wants nothing any more and does not
-/// look, because it compiles, holds nobody up.
+/// The core grants before it has looked at everybody's page. Who wants nothing any more and does
+/// not look, because it compiles, holds nobody up.
 #[test]
 fn a_turn_that_comes_too_late_is_the_next_ones() {
     let (mut bench, mut turns, [mut a, mut b]) = two();

@@ -539,9 +539,13 @@ impl<D: Device> EventLoop<D> {
         if !self.gate.is_holder() || self.gate.release_in_ns(rest_ns) != Some(0) {
             return;
         }
-        // It was this turn's time: told in the next one, it would be nobody's loss.
-        self.end_idling();
-        if self.gate.try_release(rest_ns) {
+        // It was this turn's time: told in the next one, it would be nobody's loss. And who has
+        // nothing to do at a turn's end would not go on.
+        let idled = self.end_idling();
+        if idled {
+            self.gate.set_idle();
+        }
+        if self.gate.try_release(rest_ns) || idled {
             self.forget_launch();
             self.gate.page().set_front(self.session.device().now_ns());
         }
@@ -640,11 +644,14 @@ impl<D: Device> EventLoop<D> {
         grant.filter(|grant| grant.kind == GrantKind::Turn)
     }
 
-    fn end_idling(&mut self) {
-        if let Some(since_ns) = self.idle_since_ns.take() {
+    /// Tells an idle time that is over, if there was one.
+    fn end_idling(&mut self) -> bool {
+        let since_ns = self.idle_since_ns.take();
+        if let Some(since_ns) = since_ns {
             let now_ns = self.session.device().now_ns();
             self.gate.charge_idle(now_ns.saturating_sub(since_ns));
         }
+        since_ns.is_some()
     }
 
     /// Waits for news, but not past `due_ns` on the device's clock, when a completion is due.

@@ -45,6 +45,11 @@ impl Switching {
         let slack_ns = if wanted_ns < LEAST_NS { 0 } else { slack_ns.min(config.slack_ns) };
         (core::mem::replace(&mut self.slack_ns, slack_ns) != slack_ns).then_some(slack_ns)
     }
+
+    /// The slack in force, in ns.
+    pub(super) fn slack_ns(&self, config: &Config) -> u64 {
+        if config.slack_switches == 0 { config.slack_ns } else { self.slack_ns }
+    }
 }
 
 impl Core {

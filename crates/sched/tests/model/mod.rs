@@ -345,8 +345,7 @@ impl Model {
 
     /// How long it held turns with nothing to do.
     pub(crate) fn idled_ns(&self, vgpu: usize) -> u64 {
-        let own = self.workers.iter().filter(|worker| worker.vgpu == vgpu);
-        own.map(|worker| worker.idle_ns).sum()
+        self.workers.iter().filter(|worker| worker.vgpu == vgpu).map(|worker| worker.idle_ns).sum()
     }
 
     /// The longest that a session that got work waited until it was served.

@@ -1,0 +1,224 @@
+//! Several that pause while they hold a device that is written for each turn's memory: what is left
+//! to one that works.
+#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
+
+use weft_sched::{
+    Action, Actions, Config, DeviceKey, Event, Node, SessionKey, TenantKey, UNLIMITED, Usage,
+    VgpuKey, Weight,
+};
+
+const D: DeviceKey = DeviceKey(0);
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const STEP_NS: u64 = 100 * US;
+
+/// What a program does.
+#[derive(Clone, Copy)]
+enum Work {
+    Always,
+    /// So much, and then nothing for so long.
+    Pausing {
+        batch_ns: u64,
+        pause_ns: u64,
+    },
+}
+
+/// A program, with its worker.
+struct Member {
+    work: Work,
+    used_ns: u64,
+    idle_ns: u64,
+    /// What is left of its batch.
+    left_ns: u64,
+    /// When it has work again.
+    back_ns: Option<u64>,
+    /// Since when it has the device and nothing to do.
+    idle_since_ns: Option<u64>,
+}
+
+/// A device that is written for so long for each turn that begins after somebody else's.
+struct Device {
+    node: Node,
+    now_ns: u64,
+    switch_ns: u64,
+    members: Vec<Member>,
+    epoch: u64,
+    budget_ns: u64,
+    revoked: bool,
+    /// What the holder had used and idled when its turn began.
+    before_ns: u64,
+}
+
+impl Device {
+    fn new(switch_ns: u64, tenants: bool, works: &[Work]) -> Self {
+        let config = Config { slack_ns: 1_000 * MS, slack_switches: 16, ..Config::default() };
+        let mut device = Self {
+            node: Node::new(),
+            now_ns: 0,
+            switch_ns,
+            members: Vec::new(),
+            epoch: 0,
+            budget_ns: 0,
+            revoked: false,
+            before_ns: 0,
+        };
+        device.tell(Event::DeviceUp { device: D, config });
+        for (number, work) in (0..).zip(works) {
+            let (vgpu, session, weight) = (VgpuKey(number), SessionKey(number), Weight::ONE);
+            let tenant = if tenants { TenantKey(number + 1) } else { TenantKey::DEFAULT };
+            if tenants {
+                device.tell(Event::AddTenant { tenant, weight });
+            }
+            device.tell(Event::AddVgpu { vgpu, tenant, device: D, weight });
+            device.tell(Event::AddSession { session, vgpu });
+            device.members.push(Member {
+                work: *work,
+                used_ns: 0,
+                idle_ns: 0,
+                left_ns: 0,
+                back_ns: Some(0),
+                idle_since_ns: None,
+            });
+        }
+        device
+    }
+
+    fn tell(&mut self, event: Event) {
+        let mut actions = Actions::new();
+        self.node.handle(self.now_ns, event, &mut actions).unwrap();
+        for action in actions.drain() {
+            self.revoked |= matches!(action, Action::Revoke { .. });
+            let Action::Grant { session, epoch, budget_ns, .. } = action else { continue };
+            if epoch != self.epoch {
+                let holder = &self.members[session.0 as usize];
+                self.before_ns = holder.used_ns + holder.idle_ns;
+            }
+            (self.epoch, self.budget_ns, self.revoked) = (epoch, budget_ns, false);
+        }
+    }
+
+    /// Lets time pass, the core look at the clock whenever it wants to, and whoever has work again
+    /// say so.
+    fn pass(&mut self, ns: u64) {
+        let end_ns = self.now_ns + ns;
+        while let Some((at_ns, _)) = self.node.poll_timeout().filter(|(at_ns, _)| *at_ns <= end_ns)
+        {
+            self.now_ns = at_ns.max(self.now_ns);
+            self.tell(Event::Timer);
+        }
+        self.now_ns = end_ns;
+        for number in 0..self.members.len() {
+            let session = SessionKey(u32::try_from(number).unwrap());
+            let member = &mut self.members[number];
+            let is_back = member.back_ns.is_some_and(|at_ns| at_ns <= end_ns);
+            if is_back && member.idle_since_ns.is_none() {
+                member.begin_batch();
+                self.tell(Event::Runnable { session, estimate_ns: 0 });
+            }
+        }
+    }
+
+    fn usage(&self, session: SessionKey) -> Usage {
+        let member = &self.members[session.0 as usize];
+        Usage { used_ns: member.used_ns, in_flight_ns: 0, idle_ns: member.idle_ns }
+    }
+
+    /// What the holder's worker does: it keeps its turn through pauses of up to its budget.
+    fn hold(&mut self, session: SessionKey) {
+        self.pass(STEP_NS);
+        let now_ns = self.now_ns;
+        let member = &mut self.members[session.0 as usize];
+        if member.idle_since_ns.is_none() {
+            member.used_ns += STEP_NS;
+            member.left_ns = member.left_ns.saturating_sub(STEP_NS);
+            if let (0, Work::Pausing { pause_ns, .. }) = (member.left_ns, member.work) {
+                member.back_ns = Some(now_ns + pause_ns);
+                member.idle_since_ns = Some(now_ns);
+            }
+        } else if member.back_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            member.end_idling(now_ns);
+            member.begin_batch();
+        }
+        let idling_ns = member.idle_since_ns.map_or(0, |since_ns| now_ns - since_ns);
+        let spent_ns = member.used_ns + member.idle_ns + idling_ns - self.before_ns;
+        let is_over = self.revoked || (self.budget_ns != UNLIMITED && spent_ns >= self.budget_ns);
+        let pauses = is_over && member.idle_since_ns.is_some();
+        if pauses {
+            member.end_idling(now_ns);
+        }
+        let (epoch, usage) = (self.epoch, self.usage(session));
+        self.tell(Event::Used { session, usage });
+        if pauses {
+            self.tell(Event::Idle { session });
+        }
+        if is_over {
+            self.tell(Event::Released { session, epoch, usage });
+        }
+    }
+
+    /// What each has used after so long.
+    fn run(mut self, ms: u64) -> Vec<u64> {
+        let mut last = None;
+        while self.now_ns < ms * MS {
+            let Some(session) = self.node.holders(D).first().copied() else {
+                self.pass(10 * US);
+                continue;
+            };
+            if last.replace(session) != Some(session) {
+                let switch_ns = self.switch_ns;
+                self.tell(Event::Switched { session, switch_ns, ahead_ns: 0 });
+                self.pass(switch_ns);
+            }
+            self.hold(session);
+        }
+        self.members.iter().map(|member| member.used_ns).collect()
+    }
+}
+
+impl Member {
+    fn begin_batch(&mut self) {
+        self.back_ns = None;
+        self.left_ns = match self.work {
+            Work::Always => u64::MAX,
+            Work::Pausing { batch_ns, .. } => batch_ns,
+        };
+    }
+
+    fn end_idling(&mut self, now_ns: u64) {
+        if let Some(since_ns) = self.idle_since_ns.take() {
+            self.idle_ns += now_ns - since_ns;
+        }
+    }
+}
+
+/// What one that always works has beside three that pause, over what it has beside three like it.
+fn kept(switch_ns: u64, tenants: bool, pause_ns: u64) -> f64 {
+    let pausing = Work::Pausing { batch_ns: 300 * US, pause_ns };
+    let beside = |other| {
+        let works = [Work::Always, other, other, other];
+        Device::new(switch_ns, tenants, &works).run(60_000)[0]
+    };
+    beside(pausing) as f64 / beside(Work::Always) as f64
+}
+
+/// Where each turn begins with a switch, who pauses through its turn does not go on as long as one
+/// that works, so it has more turns. It pays for their switches: where those were nobody's service,
+/// 0.23 of its part was left to one that works.
+#[test]
+fn those_who_pause_where_switches_are_dear_leave_others_their_part() {
+    for tenants in [false, true] {
+        for pause_ns in [300 * US, 3 * MS, 7 * MS, 20 * MS] {
+            let kept = kept(30 * MS, tenants, pause_ns);
+            assert!(kept > 0.95, "of tenants ({tenants}), pauses of {pause_ns} ns leave {kept:.3}");
+        }
+    }
+}
+
+/// Where a switch takes nothing, who pauses pays for the time that it keeps and for nothing else.
+#[test]
+fn those_who_pause_where_switches_are_cheap_leave_as_much() {
+    for tenants in [false, true] {
+        let kept = kept(0, tenants, 7 * MS);
+        assert!(kept > 0.99, "of tenants ({tenants}): {kept:.3}");
+    }
+}
