@@ -335,9 +335,6 @@ impl Core {
         let is_spent = runnable || cx.tables.turn(key).is_spent(in_flight_ns);
         let worked = is_spent && cx.tables.turn(key).worked();
         let switch_ns = if is_spent { 0 } else { self.end_early(cx, key, in_flight_ns) };
-        if !runnable {
-            self.charge_switch(cx, key);
-        }
         cx.tables.session(key).predicted_ns = in_flight_ns;
         self.charge(cx, key, to_signed(in_flight_ns), false);
         // From here on it is known whose prediction is taken back where virtual times are fixed.
@@ -347,6 +344,7 @@ impl Core {
         self.end_turn(cx, key);
         cx.tables.session(key).served = runnable;
         if !runnable {
+            let switch_ns = switch_ns.saturating_add(self.unpaid_ns(cx.config, vgpu));
             self.anticipate(cx, key, switch_ns, worked);
         }
         self.count_cap(cx, vgpu, to_signed(in_flight_ns));
@@ -367,9 +365,10 @@ impl Core {
         self.drop_anticipation(cx, key);
         if cx.tables.session(key).turn.is_some() {
             let switch_ns = self.end_early(cx, key, 0);
-            self.charge(cx, key, to_signed(switch_ns), true);
-            self.charge_switch(cx, key);
             self.end_turn(cx, key);
+            let vgpu = cx.tables.session(key).vgpu;
+            let switch_ns = switch_ns.saturating_add(self.unpaid_ns(cx.config, vgpu));
+            self.charge(cx, key, to_signed(switch_ns), true);
         }
         // A prediction that its last report did not confirm.
         let predicted_ns = core::mem::take(&mut cx.tables.session(key).predicted_ns);

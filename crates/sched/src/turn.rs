@@ -137,6 +137,15 @@ impl Turn {
         self.idled_ns <= self.spent_ns / 2
     }
 
+    /// What switches cost others and what they were for was not worth, in ns, beside as much of the
+    /// vGPU's turns before: this turn's own, as far as others waited, and the one that writes back
+    /// what it displaced.
+    pub(crate) fn unpaid_ns(&self, before_ns: u64) -> u64 {
+        let switches_ns = self.switch_ns.min(self.waited_for_ns).saturating_mul(2);
+        let used_ns = self.spent_ns.saturating_sub(self.idled_ns);
+        before_ns.saturating_add(switches_ns).saturating_sub(used_ns)
+    }
+
     /// What a turn that ended early kept the device from others without being charged for it, in
     /// ns: the way to its worker. At most what is left of a quantum, so that the lag bound needs no
     /// term for it.

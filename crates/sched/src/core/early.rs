@@ -39,32 +39,4 @@ impl Core {
         self.charge(cx, key, to_signed(charge_ns), true);
         switch_ns.min(left_ns - charge_ns)
     }
-
-    /// Charges a turn that began with writing its memory to the device, and at whose end its vGPU
-    /// has nothing to do, for that and for writing back what it displaced, as far as others waited:
-    /// it does not go on, so its next turn costs as much. By so much it is behind when it comes
-    /// back: the lag bound has the slack for that, and where work of its goes on has no room.
-    pub(super) fn charge_switch(&mut self, cx: &mut Context<'_>, key: SessionKey) {
-        let turn = *cx.tables.turn(key);
-        let switches_ns = turn.switch_ns.min(turn.waited_for_ns).saturating_mul(2);
-        let switches_ns = switches_ns.min(self.switching.slack_ns(cx.config));
-        if switches_ns > 0 && turn.in_queue && !self.is_sliced() && !self.is_bounded(cx, key) {
-            self.charge(cx, key, to_signed(switches_ns), true);
-        }
-    }
-
-    /// Whether the vGPU of a session without work has other work, or its tenant has, beside another
-    /// tenant's.
-    fn is_bounded(&self, cx: &mut Context<'_>, key: SessionKey) -> bool {
-        let vgpu = cx.tables.session(key).vgpu;
-        let (tenant, own) = (cx.tables.vgpu(vgpu).tenant, cx.tables.vgpu(vgpu).runnable);
-        let members = core::mem::take(&mut cx.tables.tenant(tenant).vgpus);
-        let sessions = members.iter().map(|member| {
-            let vgpu = cx.tables.vgpu(*member);
-            if vgpu.device == self.device { vgpu.runnable } else { 0 }
-        });
-        let of_tenant: u32 = sessions.sum();
-        cx.tables.tenant(tenant).vgpus = members;
-        own > 0 || (of_tenant > 0 && of_tenant < self.runnable)
-    }
 }

@@ -24,11 +24,13 @@ pub(super) struct Switching {
     last: Option<VgpuKey>,
     /// What that one's memory took, over turns that followed each other.
     dear_ns: u64,
+    /// What its switches cost others and its use was not worth, over the same turns.
+    unpaid_ns: u64,
     mean_ns: u64,
     slack_ns: u64,
 }
 
-codec!(struct Switching { last, dear_ns, mean_ns, slack_ns });
+codec!(struct Switching { last, dear_ns, unpaid_ns, mean_ns, slack_ns });
 
 impl Switching {
     /// A turn of the vGPU is over in which its memory took so long. The slack from now on, in ns,
@@ -44,11 +46,6 @@ impl Switching {
         let slack_ns = wanted_ns.checked_next_power_of_two().unwrap_or(u64::MAX);
         let slack_ns = if wanted_ns < LEAST_NS { 0 } else { slack_ns.min(config.slack_ns) };
         (core::mem::replace(&mut self.slack_ns, slack_ns) != slack_ns).then_some(slack_ns)
-    }
-
-    /// The slack in force, in ns.
-    pub(super) fn slack_ns(&self, config: &Config) -> u64 {
-        if config.slack_switches == 0 { config.slack_ns } else { self.slack_ns }
     }
 }
 
@@ -93,8 +90,19 @@ impl Core {
         if self.follows(vgpu) { self.switching.dear_ns } else { 0 }
     }
 
+    /// What a vGPU is charged after its turn if it does not go on, in ns: its switches were for a
+    /// use that was shorter than they, and its next turn begins with as much. By so much it is
+    /// ahead when it has work again, for which the lag bound has the slack in force.
+    pub(super) fn unpaid_ns(&self, config: &Config, vgpu: VgpuKey) -> u64 {
+        let is_fixed = config.slack_switches == 0;
+        let slack_ns = if is_fixed { config.slack_ns } else { self.switching.slack_ns };
+        if self.follows(vgpu) { self.switching.unpaid_ns.min(slack_ns) } else { 0 }
+    }
+
     /// A turn of the vGPU is over.
     pub(super) fn note_switch(&mut self, config: &Config, vgpu: VgpuKey, turn: &Turn) {
+        let before_ns = if self.follows(vgpu) { self.switching.unpaid_ns } else { 0 };
+        self.switching.unpaid_ns = turn.unpaid_ns(before_ns);
         self.switching.dear_ns = turn.dear_ns();
         if let Some(slack_ns) = self.switching.note(config, vgpu, turn.exchange_ns()) {
             self.policy.set_slack(slack_ns);
