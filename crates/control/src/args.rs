@@ -281,7 +281,7 @@ pub(crate) struct TokenOptions {
     #[arg(long, value_parser = role)]
     pub(crate) role: Role,
     /// The project; it is made without any quota if it is not there.
-    #[arg(long)]
+    #[arg(long, required_if_eq_any([("role", "reader"), ("role", "member")]))]
     pub(crate) project: Option<String>,
 }
 

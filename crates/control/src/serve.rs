@@ -149,7 +149,8 @@ impl Kept {
         };
         let length = Duration::from_secs(options.lease_s);
         let terms = Terms { address: address.to_owned(), length };
-        let store = Arc::new(Postgres::open(access, Some(terms)).context("in the database")?);
+        let place = format!("in the database at {}", access.place());
+        let store = Arc::new(Postgres::open(access, Some(terms)).context(place)?);
         ensure_own(folder, store.plane())?;
         Ok(Self { replica: Some(Arc::clone(&store)), store })
     }
@@ -166,7 +167,10 @@ pub(crate) fn token(options: &TokenOptions) -> Result<()> {
     );
     let store: Arc<dyn Store> = match database.access()? {
         // It takes nothing from whoever has the lease.
-        Some(access) => Arc::new(Postgres::open(access, None).context("in the database")?),
+        Some(access) => {
+            let place = format!("in the database at {}", access.place());
+            Arc::new(Postgres::open(access, None).context(place)?)
+        }
         None => {
             state.ensure_there()?;
             State::store(&state.folder()?)?

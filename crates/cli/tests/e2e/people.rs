@@ -411,7 +411,12 @@ fn a_configuration_is_checked_without_starting_anything() {
         assert!(text.contains(word), "no `{word}` in {text}");
     }
     refused(&check(&[listen, "remote.program=/no/such"]), &["/no/such", "remote.program"]);
+    let strange = done(&check(&["remote.listen=192.0.2.1:7600", "sockets.tenant_mode=0600"]));
+    assert!(strange.contains("192.0.2.1:7600 is no address of this host"), "{strange}");
     refused(&check(&["metrics.listen=9464"]), &["127.0.0.1:9464"]);
+    let slot = check(&["device.memory=64MiB", "device.slot=128MiB"]);
+    refused(&slot, &["device.slot", "128MiB", "the device's memory, 64MiB"]);
+    refused(&check(&["journal.dir=/etc/passwd"]), &["journal.dir", "is no directory"]);
     refused(&check(&["sockets.admin_group=no-such-group"]), &["no-such-group"]);
     refused(&check(&["journal.dir=/proc/weft"]), &["journal.dir", "cannot write to /proc"]);
     let long = format!("sockets.runtime_dir=/tmp/{}", "d".repeat(100));

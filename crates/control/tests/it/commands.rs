@@ -134,7 +134,8 @@ fn a_token_that_would_be_nobodys_is_refused() {
     };
     token("alice", &[], 2, "--role");
     token("alice", &["--role", "king"], 2, "it is one of reader, member, admin");
-    token("alice", &["--role", "member"], 1, "project");
+    token("alice", &["--role", "member"], 2, "--project");
+    token("alice", &["--role", "admin", "--project", "p"], 1, "an admin is one of all");
     token("", &["--role", "admin"], 1, "name");
     token("a b", &["--role", "admin"], 1, "name");
     token("alice", &["--role", "member", "--project", "no/such"], 1, "is no name");

@@ -242,6 +242,12 @@ fn check_slots(key: &str, device: &DeviceConfig) -> Result<(), ConfigError> {
                 "{key}.slot: {slot} is no power of two, 64MiB for example"
             )));
         }
+        if slot.0 > device.memory_bytes() {
+            let memory = ByteSize(device.memory_bytes());
+            return Err(invalid(&format!(
+                "{key}.slot: {slot} is more than the device's memory, {memory}"
+            )));
+        }
     }
     if let Some(times) = device.oversubscribe {
         check(&format!("{key}.oversubscribe"), times, 1, OVERSUBSCRIBE_MAX)?;

@@ -198,8 +198,10 @@ pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
     config.sockets.admin_group_id()?;
     let mut config = config.clone();
     let (mut slacks, mut comments) = (BTreeSet::new(), String::new());
-    if config.remote.listen.is_some() {
+    if let Some(listen) = config.remote.listen {
         gateway::program(&config.remote)?;
+        let warning = gateway::warning(listen);
+        warning.into_iter().for_each(|words| comments.push_str(&format!("# warning: {words}\n")));
     }
     let mode = config.sockets.tenant_mode;
     if config.remote.listen.is_some() && mode & 0o006 != 0 {

@@ -210,11 +210,16 @@ pub(crate) fn check_dirs(config: &NodeConfig) -> anyhow::Result<()> {
         let Some(dir) = dir else { continue };
         let existing =
             dir.ancestors().find(|place| place.exists()).unwrap_or_else(|| Path::new("/"));
+        if !existing.is_dir() {
+            bail!("{key}: {} is no directory; set {key} to one", existing.display());
+        }
         // Permissions say less than an attempt: nothing can be made in `/proc`, by nobody.
         let attempt = existing.join(format!(".weft-check-{}", std::process::id()));
-        std::fs::create_dir(&attempt)
-            .and_then(|()| std::fs::remove_dir(&attempt))
-            .with_context(|| format!("{key}: cannot write to {}", existing.display()))?;
+        let made = std::fs::create_dir(&attempt).and_then(|()| std::fs::remove_dir(&attempt));
+        made.with_context(|| {
+            let place = existing.display();
+            format!("cannot write to {place}; set {key} to a directory that this user may write")
+        })?;
         if existing == dir && key == "sockets.runtime_dir" {
             ensure_ours(dir)?;
         }

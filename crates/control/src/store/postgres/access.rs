@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use postgres::config::SslMode;
+use postgres::config::{Host, SslMode};
 use postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use postgres::{Client, Config, NoTls, Socket};
 use rustls::pki_types::pem::PemObject as _;
@@ -69,6 +69,17 @@ impl Access {
         };
         config.ssl_mode(SslMode::Require);
         Ok(Self { config, tls: Some(Tls::new(authorities)?) })
+    }
+
+    /// The hosts that it leads to.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let hosts = self.config.get_hosts().iter().map(|host| match host {
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(folder) => folder.display().to_string(),
+        });
+        let addresses = self.config.get_hostaddrs().iter().map(ToString::to_string);
+        hosts.chain(addresses).collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn connect(&self) -> Result<Client, postgres::Error> {

@@ -1,8 +1,8 @@
 //! The gateway's process: started, and started again should it end. It has no right of this
 //! process, and every session that it asks for comes with a grant.
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -110,6 +110,18 @@ pub(in crate::daemon) fn program(config: &RemoteConfig) -> anyhow::Result<PathBu
         );
     }
     Ok(program)
+}
+
+/// What is to be said of the address at which the gateway is to listen: it is started again and
+/// again where this host does not have that, for an address may come later.
+pub(in crate::daemon) fn warning(listen: SocketAddr) -> Option<String> {
+    let attempt = TcpListener::bind((listen.ip(), 0)).map(drop);
+    let error = attempt.err().filter(|error| error.kind() == ErrorKind::AddrNotAvailable)?;
+    let port = listen.port();
+    Some(format!(
+        "remote.listen: {listen} is no address of this host now ({error}); one of its own, or \
+         0.0.0.0:{port} for all of them"
+    ))
 }
 
 fn spawn(daemon: &Daemon, listen: SocketAddr, program: &PathBuf) -> anyhow::Result<Child> {
