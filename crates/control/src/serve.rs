@@ -134,6 +134,11 @@ impl Database {
     }
 }
 
+fn open(access: Access, terms: Option<Terms>) -> Result<Postgres> {
+    let place = access.place();
+    Postgres::open(access, terms).with_context(|| format!("in the database at {place}"))
+}
+
 /// What is kept, and where.
 struct Kept {
     store: Arc<dyn Store>,
@@ -149,8 +154,7 @@ impl Kept {
         };
         let length = Duration::from_secs(options.lease_s);
         let terms = Terms { address: address.to_owned(), length };
-        let place = format!("in the database at {}", access.place());
-        let store = Arc::new(Postgres::open(access, Some(terms)).context(place)?);
+        let store = Arc::new(open(access, Some(terms))?);
         ensure_own(folder, store.plane())?;
         Ok(Self { replica: Some(Arc::clone(&store)), store })
     }
@@ -167,10 +171,7 @@ pub(crate) fn token(options: &TokenOptions) -> Result<()> {
     );
     let store: Arc<dyn Store> = match database.access()? {
         // It takes nothing from whoever has the lease.
-        Some(access) => {
-            let place = format!("in the database at {}", access.place());
-            Arc::new(Postgres::open(access, None).context(place)?)
-        }
+        Some(access) => Arc::new(open(access, None)?),
         None => {
             state.ensure_there()?;
             State::store(&state.folder()?)?

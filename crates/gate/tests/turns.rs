@@ -158,6 +158,20 @@ fn a_lone_tenant_runs_without_the_daemon() {
     assert_eq!(daemon.report().used_ns, 100 * 1_200);
 }
 
+/// A grant that its session has no use of is taken back without it, and gives it nothing whenever
+/// it looks; the next one does.
+fn is_taken_back(daemon: &mut GateDaemon, worker: &mut GateWorker, node: &NodePage) {
+    assert_eq!(daemon.revoke(), Revocation::Free);
+    assert!(!daemon.is_held());
+    dirty(node);
+    worker.set_runnable(0);
+    assert_eq!(dirty(node), [7]);
+    assert_eq!(worker.admit(1), Admission::Wait(WaitFor::Grant));
+    daemon.grant(1_000, GrantKind::Turn);
+    assert_eq!(worker.admit(1), Admission::Admitted { left_ns: 1_000 });
+    assert!(daemon.is_held());
+}
+
 #[test]
 fn an_idle_lone_tenant_loses_the_device_without_being_asked() {
     let (mut daemon, mut worker, node, _) = pages();
@@ -165,14 +179,7 @@ fn an_idle_lone_tenant_loses_the_device_without_being_asked() {
     daemon.grant(1_000, GrantKind::Renewing);
     assert!(worker.is_holder());
     worker.set_idle();
-    assert_eq!(daemon.revoke(), Revocation::Free);
-    assert!(!daemon.is_held());
-    dirty(&node);
-    worker.set_runnable(0);
-    assert_eq!(dirty(&node), [7]);
-    assert_eq!(worker.admit(1), Admission::Wait(WaitFor::Grant));
-    daemon.grant(1_000, GrantKind::Turn);
-    assert_eq!(worker.admit(1), Admission::Admitted { left_ns: 1_000 });
+    is_taken_back(&mut daemon, &mut worker, &node);
 }
 
 /// A grant and the end of the demand may cross, and the worker then compiles for seconds.
@@ -182,16 +189,7 @@ fn a_turn_that_came_to_who_wants_nothing_is_taken_back_without_it() {
     worker.set_runnable(0);
     worker.set_idle();
     daemon.grant(1_000, GrantKind::Turn);
-    assert_eq!(daemon.revoke(), Revocation::Free);
-    assert!(!daemon.is_held());
-    // It has no use of that turn, whenever it looks.
-    dirty(&node);
-    worker.set_runnable(0);
-    assert_eq!(dirty(&node), [7]);
-    assert_eq!(worker.admit(1), Admission::Wait(WaitFor::Grant));
-    daemon.grant(500, GrantKind::Turn);
-    assert_eq!(worker.admit(1), Admission::Admitted { left_ns: 500 });
-    assert!(daemon.is_held());
+    is_taken_back(&mut daemon, &mut worker, &node);
 }
 
 #[test]

@@ -363,17 +363,17 @@ impl Core {
     fn end_work(&mut self, cx: &mut Context<'_>, key: SessionKey) {
         self.sleep(cx, key);
         self.drop_anticipation(cx, key);
+        let vgpu = cx.tables.session(key).vgpu;
         if cx.tables.session(key).turn.is_some() {
             let switch_ns = self.end_early(cx, key, 0);
             self.end_turn(cx, key);
-            let vgpu = cx.tables.session(key).vgpu;
             let switch_ns = switch_ns.saturating_add(self.unpaid_ns(cx.config, vgpu));
             self.charge(cx, key, to_signed(switch_ns), true);
+            self.settle_switches(vgpu);
         }
         // A prediction that its last report did not confirm.
         let predicted_ns = core::mem::take(&mut cx.tables.session(key).predicted_ns);
         self.charge(cx, key, -to_signed(predicted_ns), false);
-        let vgpu = cx.tables.session(key).vgpu;
         self.count_cap(cx, vgpu, -to_signed(predicted_ns));
         if self.draining == Some(key) {
             // Its work is gone with its worker, or over.

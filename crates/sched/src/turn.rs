@@ -137,9 +137,9 @@ impl Turn {
         self.idled_ns <= self.spent_ns / 2
     }
 
-    /// What switches cost others and what they were for was not worth, in ns, beside as much of the
-    /// vGPU's turns before: this turn's own, as far as others waited, and the one that writes back
-    /// what it displaced.
+    /// By how much switches took longer, in ns, than the device was used for after them: this
+    /// turn's, as far as others waited, and as much again for writing back what it displaced. The
+    /// same of the turns that it follows is `before_ns`.
     pub(crate) fn unpaid_ns(&self, before_ns: u64) -> u64 {
         let switches_ns = self.switch_ns.min(self.waited_for_ns).saturating_mul(2);
         let used_ns = self.spent_ns.saturating_sub(self.idled_ns);

@@ -2,16 +2,13 @@
 //! to one that works.
 #![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
+mod driver;
+
 use std::collections::BTreeSet;
 
-use weft_sched::{
-    Action, Actions, Config, DeviceKey, Event, Node, SessionKey, TenantKey, UNLIMITED, Usage,
-    VgpuKey, Weight,
-};
+use driver::{D, Driver, MS, US};
+use weft_sched::{Config, Event, SessionKey, TenantKey, Usage, VgpuKey, Weight};
 
-const D: DeviceKey = DeviceKey(0);
-const US: u64 = 1_000;
-const MS: u64 = 1_000_000;
 const STEP_NS: u64 = 100 * US;
 
 /// What a program does.
@@ -51,33 +48,19 @@ struct Member {
 
 /// A device that is written for so long for each turn that begins after somebody else's.
 struct Device {
-    node: Node,
-    now_ns: u64,
+    driver: Driver,
     switch_ns: u64,
     members: Vec<Member>,
-    epoch: u64,
-    budget_ns: u64,
-    revoked: bool,
-    /// What the holder had used and idled when its turn began.
-    before_ns: u64,
-    tenants: BTreeSet<TenantKey>,
+    /// The turn that was seen last, and what its holder had used and idled when it began.
+    turn: (u64, u64),
 }
 
 impl Device {
     fn new(switch_ns: u64, tenants: Tenants, works: &[Work]) -> Self {
         let config = Config { slack_ns: 1_000 * MS, slack_switches: 16, ..Config::default() };
-        let mut device = Self {
-            node: Node::new(),
-            now_ns: 0,
-            switch_ns,
-            members: Vec::new(),
-            epoch: 0,
-            budget_ns: 0,
-            revoked: false,
-            before_ns: 0,
-            tenants: BTreeSet::new(),
-        };
-        device.tell(Event::DeviceUp { device: D, config });
+        let mut driver = Driver::new();
+        driver.tell(Event::DeviceUp { device: D, config });
+        let (mut members, mut known) = (Vec::new(), BTreeSet::new());
         for (number, work) in (0..).zip(works) {
             let (vgpu, session, weight) = (VgpuKey(number), SessionKey(number), Weight::ONE);
             let tenant = match tenants {
@@ -85,12 +68,12 @@ impl Device {
                 Tenants::Each => TenantKey(number + 1),
                 Tenants::Pairs => TenantKey(number.div_ceil(2) + 1),
             };
-            if device.tenants.insert(tenant) && tenant != TenantKey::DEFAULT {
-                device.tell(Event::AddTenant { tenant, weight });
+            if known.insert(tenant) && tenant != TenantKey::DEFAULT {
+                driver.tell(Event::AddTenant { tenant, weight });
             }
-            device.tell(Event::AddVgpu { vgpu, tenant, device: D, weight });
-            device.tell(Event::AddSession { session, vgpu });
-            device.members.push(Member {
+            driver.tell(Event::AddVgpu { vgpu, tenant, device: D, weight });
+            driver.tell(Event::AddSession { session, vgpu });
+            members.push(Member {
                 work: *work,
                 used_ns: 0,
                 idle_ns: 0,
@@ -99,40 +82,17 @@ impl Device {
                 idle_since_ns: None,
             });
         }
-        device
+        Self { driver, switch_ns, members, turn: (0, 0) }
     }
 
-    fn tell(&mut self, event: Event) {
-        let mut actions = Actions::new();
-        self.node.handle(self.now_ns, event, &mut actions).unwrap();
-        for action in actions.drain() {
-            self.revoked |= matches!(action, Action::Revoke { .. });
-            let Action::Grant { session, epoch, budget_ns, .. } = action else { continue };
-            if epoch != self.epoch {
-                let holder = &self.members[session.0 as usize];
-                self.before_ns = holder.used_ns + holder.idle_ns;
-            }
-            (self.epoch, self.budget_ns, self.revoked) = (epoch, budget_ns, false);
-        }
-    }
-
-    /// Lets time pass, the core look at the clock whenever it wants to, and whoever has work again
-    /// say so.
+    /// Lets time pass, and whoever has work again say so.
     fn pass(&mut self, ns: u64) {
-        let end_ns = self.now_ns + ns;
-        while let Some((at_ns, _)) = self.node.poll_timeout().filter(|(at_ns, _)| *at_ns <= end_ns)
-        {
-            self.now_ns = at_ns.max(self.now_ns);
-            self.tell(Event::Timer);
-        }
-        self.now_ns = end_ns;
-        for number in 0..self.members.len() {
-            let session = SessionKey(u32::try_from(number).unwrap());
-            let member = &mut self.members[number];
-            let is_back = member.back_ns.is_some_and(|at_ns| at_ns <= end_ns);
+        self.driver.pass(ns);
+        for (number, member) in (0..).zip(&mut self.members) {
+            let is_back = member.back_ns.is_some_and(|at_ns| at_ns <= self.driver.now_ns);
             if is_back && member.idle_since_ns.is_none() {
                 member.begin_batch();
-                self.tell(Event::Runnable { session, estimate_ns: 0 });
+                self.driver.tell(Event::Runnable { session: SessionKey(number), estimate_ns: 0 });
             }
         }
     }
@@ -144,8 +104,12 @@ impl Device {
 
     /// What the holder's worker does: it keeps its turn through pauses of up to its budget.
     fn hold(&mut self, session: SessionKey) {
+        let member = &self.members[session.0 as usize];
+        if self.turn.0 != self.driver.epoch {
+            self.turn = (self.driver.epoch, member.used_ns + member.idle_ns);
+        }
         self.pass(STEP_NS);
-        let now_ns = self.now_ns;
+        let (now_ns, epoch) = (self.driver.now_ns, self.driver.epoch);
         let member = &mut self.members[session.0 as usize];
         if member.idle_since_ns.is_none() {
             member.used_ns += STEP_NS;
@@ -159,33 +123,33 @@ impl Device {
             member.begin_batch();
         }
         let idling_ns = member.idle_since_ns.map_or(0, |since_ns| now_ns - since_ns);
-        let spent_ns = member.used_ns + member.idle_ns + idling_ns - self.before_ns;
-        let is_over = self.revoked || (self.budget_ns != UNLIMITED && spent_ns >= self.budget_ns);
+        let spent_ns = member.used_ns + member.idle_ns + idling_ns - self.turn.1;
+        let is_over = self.driver.revoked || spent_ns >= self.driver.budget_ns;
         let pauses = is_over && member.idle_since_ns.is_some();
         if pauses {
             member.end_idling(now_ns);
         }
-        let (epoch, usage) = (self.epoch, self.usage(session));
-        self.tell(Event::Used { session, usage });
+        let usage = self.usage(session);
+        self.driver.tell(Event::Used { session, usage });
         if pauses {
-            self.tell(Event::Idle { session });
+            self.driver.tell(Event::Idle { session });
         }
         if is_over {
-            self.tell(Event::Released { session, epoch, usage });
+            self.driver.tell(Event::Released { session, epoch, usage });
         }
     }
 
     /// What each has used after so long.
     fn run(mut self, ms: u64) -> Vec<u64> {
         let mut last = None;
-        while self.now_ns < ms * MS {
-            let Some(session) = self.node.holders(D).first().copied() else {
+        while self.driver.now_ns < ms * MS {
+            let Some(session) = self.driver.node.holders(D).first().copied() else {
                 self.pass(10 * US);
                 continue;
             };
             if last.replace(session) != Some(session) {
                 let switch_ns = self.switch_ns;
-                self.tell(Event::Switched { session, switch_ns, ahead_ns: 0 });
+                self.driver.tell(Event::Switched { session, switch_ns, ahead_ns: 0 });
                 self.pass(switch_ns);
             }
             self.hold(session);

@@ -2,83 +2,52 @@
 //! soon as that is done.
 #![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
-use weft_sched::{
-    Action, Actions, Config, DeviceKey, Event, Node, SessionKey, TenantKey, Usage, VgpuKey, Weight,
-};
+mod driver;
 
-const D: DeviceKey = DeviceKey(0);
+use driver::{D, Driver, MS, US};
+use weft_sched::{Config, Event, SessionKey, TenantKey, Usage, VgpuKey, Weight};
+
 /// Has a command at any time.
 const BUSY: SessionKey = SessionKey(0);
 /// Has one short kernel, and then the next one.
 const TINY: SessionKey = SessionKey(1);
-const US: u64 = 1_000;
-const MS: u64 = 1_000_000;
 const KERNEL_NS: u64 = 20 * US;
 
 /// A device that executes what its holder has, and is written for [`TINY`] in each of its turns.
 struct Device {
-    node: Node,
-    now_ns: u64,
+    driver: Driver,
     switch_ns: u64,
     /// Device time of each.
     used_ns: [u64; 2],
-    /// The turn that goes on, until its holder was asked for it.
-    epoch: u64,
-    revoked: bool,
 }
 
 impl Device {
     fn new(weight: Weight, switch_ns: u64) -> Self {
-        let (mut node, config) = (Node::new(), Config::default());
-        let mut actions = Actions::new();
+        let (mut driver, config) = (Driver::new(), Config::default());
         let tenant = TenantKey::DEFAULT;
-        node.handle(0, Event::DeviceUp { device: D, config }, &mut actions).unwrap();
+        driver.tell(Event::DeviceUp { device: D, config });
         for (session, weight) in [(BUSY, weight), (TINY, Weight::ONE)] {
             let vgpu = VgpuKey(session.0);
             let add = Event::AddVgpu { vgpu, tenant, device: D, weight };
-            node.handle(0, add, &mut actions).unwrap();
-            node.handle(0, Event::AddSession { session, vgpu }, &mut actions).unwrap();
+            driver.tell(add);
+            driver.tell(Event::AddSession { session, vgpu });
         }
-        let mut device =
-            Self { node, now_ns: 0, switch_ns, used_ns: [0; 2], epoch: 0, revoked: false };
-        device.tell(Event::Runnable { session: BUSY, estimate_ns: 0 });
-        device.tell(Event::Runnable { session: TINY, estimate_ns: 0 });
-        device
-    }
-
-    fn tell(&mut self, event: Event) {
-        let mut actions = Actions::new();
-        self.node.handle(self.now_ns, event, &mut actions).unwrap();
-        for action in actions.drain() {
-            if let Action::Grant { epoch, .. } = action {
-                (self.epoch, self.revoked) = (epoch, false);
-            }
-            self.revoked |= matches!(action, Action::Revoke { .. });
-        }
-    }
-
-    /// Lets time pass, and the core look at the clock whenever it wants to.
-    fn pass(&mut self, ns: u64) {
-        let end_ns = self.now_ns + ns;
-        while let Some((at_ns, _)) = self.node.poll_timeout().filter(|(at_ns, _)| *at_ns <= end_ns)
-        {
-            self.now_ns = at_ns.max(self.now_ns);
-            self.tell(Event::Timer);
-        }
-        self.now_ns = end_ns;
+        driver.tell(Event::Runnable { session: BUSY, estimate_ns: 0 });
+        driver.tell(Event::Runnable { session: TINY, estimate_ns: 0 });
+        Self { driver, switch_ns, used_ns: [0; 2] }
     }
 
     /// Nothing of a session comes for so long; asked to, its worker gives its turn up meanwhile.
     fn pause(&mut self, session: SessionKey, ns: u64) {
-        let end_ns = self.now_ns + ns;
-        while self.now_ns < end_ns {
-            self.pass(10 * US);
-            if self.revoked && self.node.holders(D) == [session] {
-                let (epoch, usage) = (self.epoch, self.usage(session));
-                self.tell(Event::Released { session, epoch, usage });
+        let end_ns = self.driver.now_ns + ns;
+        while self.driver.now_ns < end_ns {
+            self.driver.pass(10 * US);
+            if self.driver.revoked && self.driver.node.holders(D) == [session] {
+                let (epoch, usage) = (self.driver.epoch, self.usage(session));
+                self.driver.tell(Event::Released { session, epoch, usage });
             }
         }
-        self.tell(Event::Runnable { session, estimate_ns: 0 });
+        self.driver.tell(Event::Runnable { session, estimate_ns: 0 });
     }
 
     fn usage(&self, session: SessionKey) -> Usage {
@@ -86,27 +55,31 @@ impl Device {
     }
 
     fn step(&mut self) {
-        match self.node.holders(D).first().copied() {
+        match self.driver.node.holders(D).first().copied() {
             Some(BUSY) => {
-                self.pass(100 * US);
+                self.driver.pass(100 * US);
                 self.used_ns[0] += 100 * US;
-                let (session, epoch, usage) = (BUSY, self.epoch, self.usage(BUSY));
-                self.tell(match self.revoked {
+                let (session, epoch, usage) = (BUSY, self.driver.epoch, self.usage(BUSY));
+                self.driver.tell(match self.driver.revoked {
                     true => Event::Released { session, epoch, usage },
                     false => Event::Used { session, usage },
                 });
             }
             Some(session) => {
-                self.tell(Event::Switched { session, switch_ns: self.switch_ns, ahead_ns: 0 });
-                self.pass(self.switch_ns + KERNEL_NS);
+                self.driver.tell(Event::Switched {
+                    session,
+                    switch_ns: self.switch_ns,
+                    ahead_ns: 0,
+                });
+                self.driver.pass(self.switch_ns + KERNEL_NS);
                 self.used_ns[1] += KERNEL_NS;
-                self.tell(Event::Idle { session });
-                let (epoch, usage) = (self.epoch, self.usage(session));
-                self.tell(Event::Released { session, epoch, usage });
-                self.pass(US);
-                self.tell(Event::Runnable { session, estimate_ns: 0 });
+                self.driver.tell(Event::Idle { session });
+                let (epoch, usage) = (self.driver.epoch, self.usage(session));
+                self.driver.tell(Event::Released { session, epoch, usage });
+                self.driver.pass(US);
+                self.driver.tell(Event::Runnable { session, estimate_ns: 0 });
             }
-            None => self.pass(10 * US),
+            None => self.driver.pass(10 * US),
         }
     }
 }
@@ -116,11 +89,11 @@ impl Device {
 #[test]
 fn who_switches_and_gives_up_takes_no_more_than_its_share() {
     let mut device = Device::new(Weight::new(3).unwrap(), 5 * MS);
-    while device.now_ns < 4_000 * MS {
+    while device.driver.now_ns < 4_000 * MS {
         device.step();
     }
     let [busy_ns, tiny_ns] = device.used_ns;
-    let share = busy_ns as f64 / device.now_ns as f64;
+    let share = busy_ns as f64 / device.driver.now_ns as f64;
     assert!(share > 0.72, "the other one has {share:.3} of the device");
     assert!(tiny_ns > 100 * KERNEL_NS, "it gets on: {tiny_ns} ns");
 }
@@ -129,10 +102,10 @@ fn who_switches_and_gives_up_takes_no_more_than_its_share() {
 #[test]
 fn who_gives_up_without_a_switch_leaves_the_device_to_the_other() {
     let mut device = Device::new(Weight::ONE, 0);
-    while device.now_ns < 1_000 * MS {
+    while device.driver.now_ns < 1_000 * MS {
         device.step();
     }
-    let share = device.used_ns[0] as f64 / device.now_ns as f64;
+    let share = device.used_ns[0] as f64 / device.driver.now_ns as f64;
     assert!(share > 0.9, "the other one has {share:.3} of the device");
 }
 
@@ -153,31 +126,31 @@ fn both_busy_with(
 ) -> ([u64; 2], u64, u64) {
     let mut device = Device::new(Weight::ONE, switch_ns);
     let up = Event::DeviceUp { device: D, config };
-    device.tell(up);
+    device.driver.tell(up);
     let (mut last, mut switches, mut ahead_ns) = (None, 0, 0);
-    while device.now_ns < ms * MS {
-        let Some(session) = device.node.holders(D).first().copied() else {
-            device.pass(10 * US);
+    while device.driver.now_ns < ms * MS {
+        let Some(session) = device.driver.node.holders(D).first().copied() else {
+            device.driver.pass(10 * US);
             continue;
         };
         if last.replace(session) != Some(session) {
             switches += 1;
-            device.tell(match met {
+            device.driver.tell(match met {
                 true => Event::Paged { session, paged_ns: switch_ns },
                 false => Event::Switched { session, switch_ns, ahead_ns: 0 },
             });
-            device.pass(switch_ns);
+            device.driver.pass(switch_ns);
         }
-        device.pass(100 * US);
+        device.driver.pass(100 * US);
         device.used_ns[session.0 as usize] += 100 * US;
         ahead_ns = ahead_ns.max(device.used_ns[0].abs_diff(device.used_ns[1]));
-        let (epoch, usage) = (device.epoch, device.usage(session));
+        let (epoch, usage) = (device.driver.epoch, device.usage(session));
         let pauses = pause_ns > 0 && device.used_ns[session.0 as usize].is_multiple_of(MS);
         if pauses {
-            device.tell(Event::Used { session, usage });
-            device.tell(Event::Idle { session });
+            device.driver.tell(Event::Used { session, usage });
+            device.driver.tell(Event::Idle { session });
         }
-        device.tell(match device.revoked {
+        device.driver.tell(match device.driver.revoked {
             true => Event::Released { session, epoch, usage },
             false => Event::Used { session, usage },
         });
@@ -229,43 +202,43 @@ fn who_pauses_goes_on_where_switches_are_dear() {
 /// moment, pauses, and does so again, and the device is written at each change.
 fn beside_pauses(config: Config, switch_ns: u64, work_ns: u64, pause_ns: u64) -> f64 {
     let mut device = Device::new(Weight::ONE, switch_ns);
-    device.tell(Event::DeviceUp { device: D, config });
+    device.driver.tell(Event::DeviceUp { device: D, config });
     let (mut last, mut worked_ns, mut back_ns) = (None, 0, None);
-    while device.now_ns < 20_000 * MS {
-        if back_ns.is_some_and(|at_ns| at_ns <= device.now_ns) {
+    while device.driver.now_ns < 20_000 * MS {
+        if back_ns.is_some_and(|at_ns| at_ns <= device.driver.now_ns) {
             back_ns = None;
-            device.tell(Event::Runnable { session: TINY, estimate_ns: 0 });
+            device.driver.tell(Event::Runnable { session: TINY, estimate_ns: 0 });
         }
-        let Some(session) = device.node.holders(D).first().copied() else {
-            device.pass(10 * US);
+        let Some(session) = device.driver.node.holders(D).first().copied() else {
+            device.driver.pass(10 * US);
             continue;
         };
         if last.replace(session) != Some(session) {
-            device.tell(Event::Switched { session, switch_ns, ahead_ns: 0 });
-            device.pass(switch_ns);
+            device.driver.tell(Event::Switched { session, switch_ns, ahead_ns: 0 });
+            device.driver.pass(switch_ns);
         }
         let step_ns = if session == TINY { work_ns.min(100 * US) } else { 100 * US };
         if session == TINY && back_ns.is_some() {
-            device.pass(10 * US);
+            device.driver.pass(10 * US);
         } else {
-            device.pass(step_ns);
+            device.driver.pass(step_ns);
             device.used_ns[session.0 as usize] += step_ns;
             worked_ns += if session == TINY { step_ns } else { 0 };
         }
-        let (epoch, usage) = (device.epoch, device.usage(session));
+        let (epoch, usage) = (device.driver.epoch, device.usage(session));
         if session == TINY && back_ns.is_none() && worked_ns >= work_ns {
-            (worked_ns, back_ns) = (0, Some(device.now_ns + pause_ns));
-            device.tell(Event::Used { session, usage });
-            device.tell(Event::Idle { session });
-            device.tell(Event::Released { session, epoch, usage });
+            (worked_ns, back_ns) = (0, Some(device.driver.now_ns + pause_ns));
+            device.driver.tell(Event::Used { session, usage });
+            device.driver.tell(Event::Idle { session });
+            device.driver.tell(Event::Released { session, epoch, usage });
             continue;
         }
-        device.tell(match device.revoked {
+        device.driver.tell(match device.driver.revoked {
             true => Event::Released { session, epoch, usage },
             false => Event::Used { session, usage },
         });
     }
-    device.used_ns[0] as f64 / device.now_ns as f64
+    device.used_ns[0] as f64 / device.driver.now_ns as f64
 }
 
 /// Longer turns are for those who work through them: nobody waits for one that gives its turns up.
@@ -276,4 +249,40 @@ fn who_gives_turns_up_is_not_waited_for() {
         let share = beside_pauses(slack, 30 * MS, work_ns, pause_ns);
         assert!(share > 0.7, "{work_ns} ns and {pause_ns} ns leave the other one {share:.3}");
     }
+}
+
+/// Who has paid for its switches and comes back before anybody else had a turn brings nothing, and
+/// pays no more for them.
+#[test]
+fn switches_are_paid_for_once() {
+    let config = Config { slack_ns: 500 * MS, ..Config::default() };
+    let mut device = Device::new(Weight::ONE, 30 * MS);
+    device.driver.tell(Event::DeviceUp { device: D, config });
+    let give_up = |device: &mut Device, session| {
+        device.driver.tell(Event::Idle { session });
+        let (epoch, usage) = (device.driver.epoch, device.usage(session));
+        device.driver.tell(Event::Released { session, epoch, usage });
+        device.driver.pass(MS);
+    };
+    let held_ns = |device: &Device| device.driver.node.vgpu(VgpuKey(TINY.0)).unwrap().held_ns;
+    // The other one waits while memory is brought, and then no more.
+    give_up(&mut device, BUSY);
+    assert_eq!(device.driver.node.holders(D), [TINY]);
+    device.driver.tell(Event::Runnable { session: BUSY, estimate_ns: 0 });
+    device.driver.tell(Event::Switched { session: TINY, switch_ns: 30 * MS, ahead_ns: 0 });
+    device.driver.pass(30 * MS + KERNEL_NS);
+    device.used_ns[1] += KERNEL_NS;
+    device.driver.tell(Event::Idle { session: BUSY });
+    give_up(&mut device, TINY);
+    let paid_ns = held_ns(&device);
+    assert!(paid_ns >= 2 * 30 * MS, "{paid_ns}");
+    // It is back, and so is the other one.
+    device.driver.tell(Event::Runnable { session: TINY, estimate_ns: 0 });
+    assert_eq!(device.driver.node.holders(D), [TINY]);
+    device.driver.tell(Event::Runnable { session: BUSY, estimate_ns: 0 });
+    device.driver.pass(KERNEL_NS);
+    device.used_ns[1] += KERNEL_NS;
+    give_up(&mut device, TINY);
+    let more_ns = held_ns(&device) - paid_ns;
+    assert!(more_ns <= config.quantum_ns, "{more_ns} more");
 }

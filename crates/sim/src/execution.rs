@@ -321,14 +321,13 @@ impl World {
         if settled_ns > 0 {
             state.gate.charge(0, settled_ns);
         }
-        // Who has nothing to do at a turn's end would not go on.
         let idled = is_over && state.idle_since_ns.is_some();
         if idled {
             self.end_idling(worker);
-            self.workers[worker].gate.set_idle();
+            self.workers[worker].gate.release_idle();
         }
         let state = &mut self.workers[worker];
-        let released = state.gate.try_release(backlog_ns) || idled;
+        let released = idled || state.gate.try_release(backlog_ns);
         let later_ns = state.gate.release_in_ns(backlog_ns);
         self.hear(worker);
         // What has just been given back, or ends nobody knows when, needs no look.
@@ -365,9 +364,7 @@ impl World {
             return self.poke(worker, yield_ns - waited_ns);
         }
         self.end_idling(worker);
-        self.workers[worker].gate.set_idle();
-        // The demand may have been idle before the turn came.
-        self.workers[worker].gate.release();
+        self.workers[worker].gate.release_idle();
         self.hear(worker);
         self.note_backlog(self.workers[worker].vgpu);
     }

@@ -354,6 +354,14 @@ impl<P: HolderPage> Holder<P> {
         self.page.ring();
     }
 
+    /// Gives a turn back in which the session has nothing to do, and says that first: who gives one
+    /// back and has more to do goes on, if it may. The demand may have been idle before the turn
+    /// came.
+    pub fn release_idle(&mut self) {
+        self.set_idle();
+        self.release();
+    }
+
     /// Counts a wait for a result: how the daemon tells interactive sessions.
     pub fn count_sync_call(&mut self) {
         self.sync_calls = self.sync_calls.wrapping_add(1);

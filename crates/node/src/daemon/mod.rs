@@ -202,13 +202,14 @@ pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
         gateway::program(&config.remote)?;
         let warning = gateway::warning(listen);
         warning.into_iter().for_each(|words| comments.push_str(&format!("# warning: {words}\n")));
-    }
-    let mode = config.sockets.tenant_mode;
-    if config.remote.listen.is_some() && mode & 0o006 != 0 {
-        comments.push_str(&format!(
-            "# warning: sockets.tenant_mode = {mode:04o}: every user of this host attaches without \
-             a grant, programs of weft-control's VMs here too; 0600 lets in the gateway alone\n"
-        ));
+        let mode = config.sockets.tenant_mode;
+        if mode & 0o006 != 0 {
+            comments.push_str(&format!(
+                "# warning: sockets.tenant_mode = {mode:04o}: every user of this host attaches \
+                 without a grant, programs of weft-control's VMs here too; 0600 lets in the \
+                 gateway alone\n"
+            ));
+        }
     }
     for place in 0..config.devices.len() {
         let can = devices::identify(&mut config.devices[place])?.capabilities;

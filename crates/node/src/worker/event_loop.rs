@@ -392,8 +392,7 @@ impl<D: Device> EventLoop<D> {
             // A grant that has come meanwhile is given back, too.
             self.gate.is_holder();
             self.end_idling();
-            self.gate.set_idle();
-            self.gate.release();
+            self.gate.release_idle();
         }
     }
 
@@ -539,16 +538,14 @@ impl<D: Device> EventLoop<D> {
         if !self.gate.is_holder() || self.gate.release_in_ns(rest_ns) != Some(0) {
             return;
         }
-        // It was this turn's time: told in the next one, it would be nobody's loss. And who has
-        // nothing to do at a turn's end would not go on.
-        let idled = self.end_idling();
-        if idled {
-            self.gate.set_idle();
+        // It was this turn's time: told in the next one, it would be nobody's loss.
+        if self.end_idling() {
+            self.gate.release_idle();
+        } else if !self.gate.try_release(rest_ns) {
+            return;
         }
-        if self.gate.try_release(rest_ns) || idled {
-            self.forget_launch();
-            self.gate.page().set_front(self.session.device().now_ns());
-        }
+        self.forget_launch();
+        self.gate.page().set_front(self.session.device().now_ns());
     }
 
     /// The device is not kept for what would start next.
@@ -632,9 +629,7 @@ impl<D: Device> EventLoop<D> {
         let waits_ns = now_ns.saturating_sub(since_ns);
         if waits_ns >= self.grace.ns(grant.budget_ns) || self.gate.is_revoked() {
             self.end_idling();
-            self.gate.set_idle();
-            // The demand may have been idle before the turn came.
-            self.gate.release();
+            self.gate.release_idle();
         }
     }
 

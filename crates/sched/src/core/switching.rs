@@ -99,6 +99,13 @@ impl Core {
         if self.follows(vgpu) { self.switching.unpaid_ns.min(slack_ns) } else { 0 }
     }
 
+    /// A vGPU has paid for its switches, and not again if it comes back before another's turn.
+    pub(super) fn settle_switches(&mut self, vgpu: VgpuKey) {
+        if self.follows(vgpu) {
+            self.switching.unpaid_ns = 0;
+        }
+    }
+
     /// A turn of the vGPU is over.
     pub(super) fn note_switch(&mut self, config: &Config, vgpu: VgpuKey, turn: &Turn) {
         let before_ns = if self.follows(vgpu) { self.switching.unpaid_ns } else { 0 };
