@@ -420,7 +420,7 @@ fn blocks_beside(settings: &[&str], count: u32, other: &Other<'_>) -> f64 {
 /// Where memory does not fit, a victim does more beside one who pauses than beside one who works as
 /// it does. An idle time that was told in the turn after the one that had it left 0.46 of that.
 /// Beside three it does as much as beside three who work: while the switches of those who pause
-/// were nobody's, they left 0.6 to 0.85.
+/// were nobody's, they left 0.58 to 0.69 of that.
 #[test]
 fn who_pauses_where_memory_does_not_fit_pays_for_what_it_keeps() {
     let works = Other { program: "working", arguments: &["48", "48", "4"], begin: "0" };
