@@ -344,7 +344,6 @@ impl Core {
         self.end_turn(cx, key);
         cx.tables.session(key).served = runnable;
         if !runnable {
-            let switch_ns = switch_ns.saturating_add(self.unpaid_ns(cx.config, vgpu));
             self.anticipate(cx, key, switch_ns, worked);
         }
         self.count_cap(cx, vgpu, to_signed(in_flight_ns));
@@ -355,8 +354,13 @@ impl Core {
     pub(crate) fn remove_session(&mut self, cx: &mut Context<'_>, key: SessionKey) {
         self.end_work(cx, key);
         let (vgpu, local) = (cx.tables.session(key).vgpu, cx.tables.session(key).local);
-        cx.tables.vgpu(vgpu).leave(local);
-        self.count_user_facing(cx.tables.vgpu(vgpu).rest.class, -1);
+        let vgpu_entry = cx.tables.vgpu(vgpu);
+        vgpu_entry.leave(local);
+        let is_left = vgpu_entry.sessions().next().is_none();
+        self.count_user_facing(vgpu_entry.rest.class, -1);
+        if is_left {
+            self.end_runs_of(cx, vgpu);
+        }
     }
 
     /// A session has no work on this device any more, in flight or not, and no turn.
@@ -367,9 +371,7 @@ impl Core {
         if cx.tables.session(key).turn.is_some() {
             let switch_ns = self.end_early(cx, key, 0);
             self.end_turn(cx, key);
-            let switch_ns = switch_ns.saturating_add(self.unpaid_ns(cx.config, vgpu));
             self.charge(cx, key, to_signed(switch_ns), true);
-            self.settle_switches(vgpu);
         }
         // A prediction that its last report did not confirm.
         let predicted_ns = core::mem::take(&mut cx.tables.session(key).predicted_ns);
@@ -555,6 +557,7 @@ impl Core {
         key: SessionKey,
         mut turn: Turn,
     ) {
+        self.end_runs(cx, vgpu_key);
         // During a turn only what finished is charged: take back what was predicted.
         let predicted_ns = core::mem::take(&mut cx.tables.session(key).predicted_ns);
         self.charge(cx, key, -to_signed(predicted_ns), false);
@@ -586,6 +589,7 @@ impl Core {
     fn end_turn(&mut self, cx: &mut Context<'_>, key: SessionKey) {
         let session = cx.tables.session(key);
         let (vgpu, local) = (session.vgpu, session.local);
+        let used_ns = session.used_ns.saturating_add(session.predicted_ns);
         let Some(turn) = cx.tables.end_turn(key) else { return };
         self.holders.swap_remove(turn.place);
         if let Some(&moved) = self.holders.get(turn.place) {
@@ -598,7 +602,8 @@ impl Core {
             entry.members.stop(local);
             entry.in_turn = false;
             self.policy.stop(vgpu);
-            self.note_switch(cx.config, vgpu, &turn);
+            let used_ns = used_ns.saturating_sub(turn.used_at_start_ns);
+            self.note_switch(cx, vgpu, &turn, used_ns);
         }
         self.check_cap(cx, vgpu);
         self.check_tenant_cap(cx, vgpu);

@@ -202,8 +202,9 @@ pub enum Event {
         pieces: u64,
     },
     /// In the session's turn the device is written for its vGPU's memory, which others had taken
-    /// the slots of: so long it executes nothing. That is charged to nobody, and the turn lasts as
-    /// much longer; its budget is device time and stays.
+    /// the slots of: so long it executes nothing. The turn lasts as much longer; its budget is
+    /// device time and stays. It is charged as far as the vGPU's use is not worth it, when somebody
+    /// else's turn begins.
     Switched {
         /// The session.
         session: SessionKey,

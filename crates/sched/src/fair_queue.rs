@@ -32,7 +32,7 @@ use crate::tag::Tag;
 pub(crate) struct FairQueue {
     waiting: Heap<Tag, Mark>,
     running: MaybeKey,
-    /// Whose turn ended last.
+    /// Whose turn ended last, of those that came between no others'.
     last: MaybeKey,
     flows: Row<Flow>,
     virtual_time: Tag,
@@ -450,8 +450,13 @@ impl FairQueue {
     }
 
     pub(crate) fn stop(&mut self, key: u32) {
-        debug_assert!(self.running.is(key), "only a turn that began ends");
         self.last = Some(key).into();
+        self.stop_between(key);
+    }
+
+    /// The end of a turn that came between others': whoever goes on by the slack still does.
+    pub(crate) fn stop_between(&mut self, key: u32) {
+        debug_assert!(self.running.is(key), "only a turn that began ends");
         if self.flows[key as usize].awake {
             self.running = MaybeKey::NONE;
             self.enqueue(key);

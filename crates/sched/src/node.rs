@@ -52,8 +52,10 @@ pub struct VgpuView {
     /// Device time billed so far, in ns, over all its sessions and their predecessors.
     pub used_ns: u64,
     /// What was charged to its tag, in ns: less than `used_ns` for use that nobody else could have
-    /// had, more for holding an idle device.
+    /// had, more for holding an idle device and for switches.
     pub held_ns: u64,
+    /// Of that, what it was charged for switches of memory that its use was not worth, in ns.
+    pub switches_ns: u64,
     /// Turns begun.
     pub turns: u64,
     /// Whether a session of it has work.
@@ -223,6 +225,7 @@ impl Node {
             class: vgpu.rest.class,
             used_ns: vgpu.used_ns,
             held_ns: vgpu.held_ns,
+            switches_ns: vgpu.rest.switches_ns,
             turns: vgpu.turns,
             is_runnable: vgpu.runnable > 0,
             is_throttled: vgpu.throttled,

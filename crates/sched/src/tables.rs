@@ -212,6 +212,8 @@ pub(crate) struct VgpuRest {
     /// Who answers for its debts, if that was said.
     pub(crate) owner: Option<u32>,
     pub(crate) class: Class,
+    /// What it was charged for switches that its use was not worth, in ns.
+    pub(crate) switches_ns: u64,
     /// The sessions by their key in `members`.
     sessions: Places<SessionKey>,
     /// Used where it competes for itself.
@@ -322,7 +324,7 @@ codec!(struct Vgpu {
     members, tenant, device, runnable, holders, in_turn, throttled, weight, meter, sync, used_ns,
     held_ns, turns, last_epoch, rest,
 });
-codec!(struct VgpuRest { owner, class, sessions, waste });
+codec!(struct VgpuRest { owner, class, switches_ns, sessions, waste });
 codec!(struct SessionEntry {
     vgpu, local, weight, runnable, estimate_ns, used_ns, idle_ns, predicted_ns, turn, served,
     sync_calls,

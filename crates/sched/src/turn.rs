@@ -137,13 +137,18 @@ impl Turn {
         self.idled_ns <= self.spent_ns / 2
     }
 
-    /// By how much switches took longer, in ns, than the device was used for after them: this
-    /// turn's, as far as others waited, and as much again for writing back what it displaced. The
-    /// same of the turns that it follows is `before_ns`.
-    pub(crate) fn unpaid_ns(&self, before_ns: u64) -> u64 {
+    /// By how much switches took longer, in ns, than the `used_ns` that the device was used for
+    /// after them: this turn's, as far as others waited, and as much again for writing back what it
+    /// displaced. What operations met is use. The same of the turns before it is `before_ns`: to
+    /// that it adds where it `follows` them. Where somebody came between, who may have displaced
+    /// what they brought, only the dearer one counts.
+    pub(crate) fn unpaid_ns(&self, before_ns: u64, follows: bool, used_ns: u64) -> u64 {
         let switches_ns = self.switch_ns.min(self.waited_for_ns).saturating_mul(2);
-        let used_ns = self.spent_ns.saturating_sub(self.idled_ns);
-        before_ns.saturating_add(switches_ns).saturating_sub(used_ns)
+        let owed_ns = match follows {
+            true => before_ns.saturating_add(switches_ns),
+            false => before_ns.max(switches_ns),
+        };
+        owed_ns.saturating_sub(used_ns)
     }
 
     /// What a turn that ended early kept the device from others without being charged for it, in

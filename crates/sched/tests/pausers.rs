@@ -1,5 +1,5 @@
-//! Several that pause while they hold a device that is written for each turn's memory: what is left
-//! to one that works.
+//! Several that give turns up early on a device that is written for each turn's memory, each in a way
+//! of its own: what is left to one that works.
 #![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
 mod driver;
@@ -7,7 +7,7 @@ mod driver;
 use std::collections::BTreeSet;
 
 use driver::{D, Driver, MS, US};
-use weft_sched::{Config, Event, SessionKey, TenantKey, Usage, VgpuKey, Weight};
+use weft_sched::{Cap, Class, Config, Event, SessionKey, TenantKey, Usage, VgpuKey, Weight};
 
 const STEP_NS: u64 = 100 * US;
 
@@ -19,6 +19,10 @@ enum Work {
     Pausing {
         batch_ns: u64,
         pause_ns: u64,
+    },
+    /// Always, with a cap that it has used up before its memory was worth bringing.
+    Capped {
+        share_ppm: u32,
     },
 }
 
@@ -38,6 +42,8 @@ struct Member {
     work: Work,
     used_ns: u64,
     idle_ns: u64,
+    /// What the device was written for it.
+    written_ns: u64,
     /// What is left of its batch.
     left_ns: u64,
     /// When it has work again.
@@ -50,6 +56,8 @@ struct Member {
 struct Device {
     driver: Driver,
     switch_ns: u64,
+    /// It is written when operations meet what they lack.
+    met: bool,
     members: Vec<Member>,
     /// The turn that was seen last, and what its holder had used and idled when it began.
     turn: (u64, u64),
@@ -57,7 +65,9 @@ struct Device {
 
 impl Device {
     fn new(switch_ns: u64, tenants: Tenants, works: &[Work]) -> Self {
-        let config = Config { slack_ns: 1_000 * MS, slack_switches: 16, ..Config::default() };
+        let borrow_ns = 20 * MS;
+        let config =
+            Config { slack_ns: 1_000 * MS, slack_switches: 16, borrow_ns, ..Config::default() };
         let mut driver = Driver::new();
         driver.tell(Event::DeviceUp { device: D, config });
         let (mut members, mut known) = (Vec::new(), BTreeSet::new());
@@ -73,16 +83,21 @@ impl Device {
             }
             driver.tell(Event::AddVgpu { vgpu, tenant, device: D, weight });
             driver.tell(Event::AddSession { session, vgpu });
+            if let Work::Capped { share_ppm } = *work {
+                let cap = Some(Cap { share_ppm, period_ns: 100 * MS });
+                driver.tell(Event::SetCap { vgpu, cap });
+            }
             members.push(Member {
                 work: *work,
                 used_ns: 0,
                 idle_ns: 0,
+                written_ns: 0,
                 left_ns: 0,
                 back_ns: Some(0),
                 idle_since_ns: None,
             });
         }
-        Self { driver, switch_ns, members, turn: (0, 0) }
+        Self { driver, switch_ns, met: false, members, turn: (0, 0) }
     }
 
     /// Lets time pass, and whoever has work again say so.
@@ -139,8 +154,8 @@ impl Device {
         }
     }
 
-    /// What each has used after so long.
-    fn run(mut self, ms: u64) -> Vec<u64> {
+    /// Lets so long pass.
+    fn run(&mut self, ms: u64) {
         let mut last = None;
         while self.driver.now_ns < ms * MS {
             let Some(session) = self.driver.node.holders(D).first().copied() else {
@@ -148,13 +163,27 @@ impl Device {
                 continue;
             };
             if last.replace(session) != Some(session) {
-                let switch_ns = self.switch_ns;
-                self.driver.tell(Event::Switched { session, switch_ns, ahead_ns: 0 });
-                self.pass(switch_ns);
+                self.switch(session);
             }
             self.hold(session);
         }
-        self.members.iter().map(|member| member.used_ns).collect()
+    }
+
+    fn switch(&mut self, session: SessionKey) {
+        let switch_ns = self.switch_ns;
+        let member = &mut self.members[session.0 as usize];
+        member.written_ns += switch_ns;
+        if self.met {
+            member.used_ns += switch_ns;
+            self.driver.tell(Event::Paged { session, paged_ns: switch_ns });
+        } else {
+            self.driver.tell(Event::Switched { session, switch_ns, ahead_ns: 0 });
+        }
+        self.pass(switch_ns);
+    }
+
+    fn used_ns(&self, number: u32) -> u64 {
+        self.members[number as usize].used_ns
     }
 }
 
@@ -162,7 +191,7 @@ impl Member {
     fn begin_batch(&mut self) {
         self.back_ns = None;
         self.left_ns = match self.work {
-            Work::Always => u64::MAX,
+            Work::Always | Work::Capped { .. } => u64::MAX,
             Work::Pausing { batch_ns, .. } => batch_ns,
         };
     }
@@ -174,15 +203,20 @@ impl Member {
     }
 }
 
-/// What one that always works has beside six that pause, over what it has beside six like it.
-fn kept(switch_ns: u64, tenants: Tenants, pause_ns: u64) -> f64 {
-    let pausing = Work::Pausing { batch_ns: 300 * US, pause_ns };
+/// What one that always works has beside six of a kind, over what it has beside six like it.
+fn kept(switch_ns: u64, tenants: Tenants, other: Work) -> f64 {
     let beside = |other| {
         let mut works = [other; 7];
         works[0] = Work::Always;
-        Device::new(switch_ns, tenants, &works).run(60_000)[0]
+        let mut device = Device::new(switch_ns, tenants, &works);
+        device.run(60_000);
+        device.used_ns(0)
     };
-    beside(pausing) as f64 / beside(Work::Always) as f64
+    beside(other) as f64 / beside(Work::Always) as f64
+}
+
+fn pausing(pause_ns: u64) -> Work {
+    Work::Pausing { batch_ns: 300 * US, pause_ns }
 }
 
 /// Where each turn begins with a switch, who pauses through its turn does not go on as long as one
@@ -193,8 +227,36 @@ fn kept(switch_ns: u64, tenants: Tenants, pause_ns: u64) -> f64 {
 fn those_who_pause_where_switches_are_dear_leave_others_their_part() {
     for tenants in [Tenants::One, Tenants::Each, Tenants::Pairs] {
         for pause_ns in [300 * US, 3 * MS, 7 * MS, 20 * MS] {
-            let kept = kept(30 * MS, tenants, pause_ns);
+            let kept = kept(30 * MS, tenants, pausing(pause_ns));
             assert!(kept > 0.95, "{tenants:?}, pauses of {pause_ns} ns leave {kept:.3}");
+        }
+    }
+}
+
+/// What operations meet within a turn is the turn's own time, so it is paid for already.
+#[test]
+fn those_who_pause_after_what_they_met_leave_others_their_part() {
+    let worked_beside = |other| {
+        let mut works = [other; 7];
+        works[0] = Work::Always;
+        let mut device = Device::new(30 * MS, Tenants::Each, &works);
+        device.met = true;
+        device.run(60_000);
+        device.used_ns(0) - device.members[0].written_ns
+    };
+    let kept = worked_beside(pausing(7 * MS)) as f64 / worked_beside(Work::Always) as f64;
+    assert!(kept > 0.95, "{kept:.3}");
+}
+
+/// A cap may be as small as its owner likes. Whoever it holds back has work all the same when its
+/// turn ends, and so paid for no switch: four of them were never all asleep, and nobody else had a
+/// turn for minutes.
+#[test]
+fn those_whom_caps_hold_back_pay_for_their_switches() {
+    for tenants in [Tenants::One, Tenants::Each, Tenants::Pairs] {
+        for share_ppm in [1_000, 10_000, 50_000] {
+            let kept = kept(30 * MS, tenants, Work::Capped { share_ppm });
+            assert!(kept > 0.95, "{tenants:?}, caps of {share_ppm} ppm leave {kept:.3}");
         }
     }
 }
@@ -203,7 +265,37 @@ fn those_who_pause_where_switches_are_dear_leave_others_their_part() {
 #[test]
 fn those_who_pause_where_switches_are_cheap_leave_as_much() {
     for tenants in [Tenants::One, Tenants::Each, Tenants::Pairs] {
-        let kept = kept(0, tenants, 7 * MS);
+        let kept = kept(0, tenants, pausing(7 * MS));
         assert!(kept > 0.99, "{tenants:?}: {kept:.3}");
     }
+}
+
+/// They pay twice what switches took at most, their own and what it takes to write back what they
+/// displaced; and who works through its turns pays for none.
+#[test]
+fn nobody_pays_for_more_than_two_switches_a_turn() {
+    let mut works = [pausing(7 * MS); 7];
+    works[0] = Work::Always;
+    let mut device = Device::new(30 * MS, Tenants::Each, &works);
+    device.run(60_000);
+    let paid_ns = |vgpu| device.driver.node.vgpu(VgpuKey(vgpu)).unwrap().switches_ns;
+    assert_eq!(paid_ns(0), 0);
+    let all_ns: u64 = (1..7).map(paid_ns).sum();
+    let written_ns: u64 = device.members.iter().map(|member| member.written_ns).sum();
+    assert!(all_ns > written_ns / 2, "{all_ns} of {written_ns}");
+    assert!(all_ns <= 2 * written_ns, "{all_ns} of {written_ns}");
+}
+
+/// A user-facing vGPU that always has work borrows no more than it may, and then others are before
+/// it: it pays for the switches that it makes then, and they do not for those by which it comes
+/// between.
+#[test]
+fn a_user_facing_one_that_always_works_leaves_others_their_part() {
+    let mut device = Device::new(30 * MS, Tenants::Each, &[Work::Always; 2]);
+    let class = Class::UserFacing { sla_ns: 100 * MS };
+    device.driver.tell(Event::SetClass { vgpu: VgpuKey(1), class });
+    device.run(60_000);
+    let [batch_ns, own_ns] = [0, 1].map(|number| device.used_ns(number));
+    assert!(batch_ns as f64 > 0.8 * own_ns as f64, "{batch_ns} of batch work beside {own_ns}");
+    assert!(batch_ns + own_ns > 20_000 * MS, "{batch_ns} and {own_ns} ns of 60 s");
 }

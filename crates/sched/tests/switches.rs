@@ -5,7 +5,7 @@
 mod driver;
 
 use driver::{D, Driver, MS, US};
-use weft_sched::{Config, Event, SessionKey, TenantKey, Usage, VgpuKey, Weight};
+use weft_sched::{Class, Config, DeviceKey, Event, SessionKey, TenantKey, Usage, VgpuKey, Weight};
 
 /// Has a command at any time.
 const BUSY: SessionKey = SessionKey(0);
@@ -251,38 +251,153 @@ fn who_gives_turns_up_is_not_waited_for() {
     }
 }
 
+/// A device on which [`TINY`] was granted a turn that began with a switch of 30 ms, while the other
+/// one waited.
+fn switched() -> Device {
+    let config = Config { slack_ns: 500 * MS, ..Config::default() };
+    let mut device = Device::new(Weight::ONE, 30 * MS);
+    device.driver.tell(Event::DeviceUp { device: D, config });
+    device.give_up(BUSY);
+    assert_eq!(device.driver.node.holders(D), [TINY]);
+    device.driver.tell(Event::Runnable { session: BUSY, estimate_ns: 0 });
+    device.driver.tell(Event::Switched { session: TINY, switch_ns: 30 * MS, ahead_ns: 0 });
+    device.driver.pass(30 * MS);
+    device
+}
+
+impl Device {
+    /// A session has used so much more.
+    fn work(&mut self, session: SessionKey, ns: u64) {
+        self.driver.pass(ns);
+        self.used_ns[session.0 as usize] += ns;
+        let usage = self.usage(session);
+        self.driver.tell(Event::Used { session, usage });
+    }
+
+    /// A session has nothing to do, and gives its turn up.
+    fn give_up(&mut self, session: SessionKey) {
+        self.driver.tell(Event::Idle { session });
+        let (epoch, usage) = (self.driver.epoch, self.usage(session));
+        self.driver.tell(Event::Released { session, epoch, usage });
+        self.driver.pass(MS);
+    }
+
+    /// What the vGPU of that number was charged for switches.
+    fn paid_ns(&self, vgpu: u32) -> u64 {
+        self.driver.node.vgpu(VgpuKey(vgpu)).unwrap().switches_ns
+    }
+}
+
 /// Who has paid for its switches and comes back before anybody else had a turn brings nothing, and
 /// pays no more for them.
 #[test]
 fn switches_are_paid_for_once() {
-    let config = Config { slack_ns: 500 * MS, ..Config::default() };
-    let mut device = Device::new(Weight::ONE, 30 * MS);
-    device.driver.tell(Event::DeviceUp { device: D, config });
-    let give_up = |device: &mut Device, session| {
-        device.driver.tell(Event::Idle { session });
-        let (epoch, usage) = (device.driver.epoch, device.usage(session));
-        device.driver.tell(Event::Released { session, epoch, usage });
-        device.driver.pass(MS);
-    };
-    let held_ns = |device: &Device| device.driver.node.vgpu(VgpuKey(TINY.0)).unwrap().held_ns;
-    // The other one waits while memory is brought, and then no more.
-    give_up(&mut device, BUSY);
-    assert_eq!(device.driver.node.holders(D), [TINY]);
-    device.driver.tell(Event::Runnable { session: BUSY, estimate_ns: 0 });
-    device.driver.tell(Event::Switched { session: TINY, switch_ns: 30 * MS, ahead_ns: 0 });
-    device.driver.pass(30 * MS + KERNEL_NS);
-    device.used_ns[1] += KERNEL_NS;
-    device.driver.tell(Event::Idle { session: BUSY });
-    give_up(&mut device, TINY);
-    let paid_ns = held_ns(&device);
-    assert!(paid_ns >= 2 * 30 * MS, "{paid_ns}");
-    // It is back, and so is the other one.
+    let mut device = switched();
+    device.work(TINY, KERNEL_NS);
+    device.give_up(TINY);
+    assert_eq!(device.driver.node.holders(D), [BUSY]);
+    assert_eq!(device.paid_ns(TINY.0), 2 * 30 * MS - KERNEL_NS);
+    device.give_up(BUSY);
     device.driver.tell(Event::Runnable { session: TINY, estimate_ns: 0 });
-    assert_eq!(device.driver.node.holders(D), [TINY]);
     device.driver.tell(Event::Runnable { session: BUSY, estimate_ns: 0 });
+    device.work(TINY, KERNEL_NS);
+    device.give_up(TINY);
+    assert_eq!(device.paid_ns(TINY.0), 2 * 30 * MS - KERNEL_NS, "and no more");
+}
+
+/// Nobody pays where nobody waited.
+#[test]
+fn a_switch_that_nobody_waited_for_is_free() {
+    let mut device = switched();
+    device.work(TINY, 61 * MS);
+    device.give_up(TINY);
+    assert_eq!(device.paid_ns(TINY.0), 0, "its use was worth it");
+    device.give_up(BUSY);
+    for session in [TINY, BUSY] {
+        device.driver.tell(Event::Runnable { session, estimate_ns: 0 });
+        device.driver.tell(Event::Switched { session, switch_ns: 30 * MS, ahead_ns: 0 });
+        device.driver.pass(30 * MS);
+        device.give_up(session);
+    }
+    assert_eq!([device.paid_ns(TINY.0), device.paid_ns(BUSY.0)], [0, 0]);
+}
+
+/// A vGPU's sessions are one vGPU: what one of them uses is worth the switch of another, and one
+/// that ends in the other's turn pays for nothing and takes no debt with it.
+#[test]
+fn sessions_of_a_vgpu_share_their_switches() {
+    let other = SessionKey(2);
+    for (second_ns, expected_ns) in [(20 * MS, 39 * MS), (70 * MS, 0)] {
+        let mut device = switched();
+        let vgpu = VgpuKey(TINY.0);
+        device.driver.tell(Event::AddSession { session: other, vgpu });
+        device.driver.tell(Event::Runnable { session: other, estimate_ns: 0 });
+        device.work(TINY, MS);
+        device.give_up(TINY);
+        assert_eq!(device.driver.node.holders(D), [other], "the vGPU goes on");
+        assert_eq!(device.paid_ns(TINY.0), 0);
+        device.driver.tell(Event::RemoveSession { session: TINY });
+        device.driver.pass(second_ns);
+        let usage = Usage { used_ns: second_ns, in_flight_ns: 0, idle_ns: 0 };
+        device.driver.tell(Event::Idle { session: other });
+        let epoch = device.driver.epoch;
+        device.driver.tell(Event::Released { session: other, epoch, usage });
+        // It worked, so it is waited for.
+        device.driver.pass(10 * MS);
+        assert_eq!(device.driver.node.holders(D), [BUSY]);
+        assert_eq!(device.paid_ns(TINY.0), expected_ns, "{second_ns}");
+    }
+}
+
+/// A user-facing vGPU that comes between ends no turns of batch work: that goes on after it, with
+/// what it owes.
+#[test]
+fn what_is_owed_for_switches_outlives_a_turn_that_comes_between() {
+    let urgent = SessionKey(2);
+    let vgpu = VgpuKey(2);
+    let mut device = switched();
+    let (tenant, weight) = (TenantKey::DEFAULT, Weight::ONE);
+    device.driver.tell(Event::AddVgpu { vgpu, tenant, device: D, weight });
+    device.driver.tell(Event::SetClass { vgpu, class: Class::UserFacing { sla_ns: MS } });
+    device.driver.tell(Event::AddSession { session: urgent, vgpu });
+    device.work(TINY, 7 * MS);
+    device.driver.tell(Event::Runnable { session: urgent, estimate_ns: 0 });
+    assert!(device.driver.revoked, "it is before who has the turn");
+    let (epoch, usage) = (device.driver.epoch, device.usage(TINY));
+    device.driver.tell(Event::Released { session: TINY, epoch, usage });
+    assert_eq!(device.driver.node.holders(D), [urgent]);
     device.driver.pass(KERNEL_NS);
-    device.used_ns[1] += KERNEL_NS;
-    give_up(&mut device, TINY);
-    let more_ns = held_ns(&device) - paid_ns;
-    assert!(more_ns <= config.quantum_ns, "{more_ns} more");
+    device.driver.tell(Event::Idle { session: urgent });
+    let usage = Usage { used_ns: KERNEL_NS, in_flight_ns: 0, idle_ns: 0 };
+    let epoch = device.driver.epoch;
+    device.driver.tell(Event::Released { session: urgent, epoch, usage });
+    device.driver.pass(MS);
+    assert_eq!(device.driver.node.holders(D), [TINY], "whose memory is there");
+    assert_eq!(device.paid_ns(TINY.0), 0);
+    device.give_up(TINY);
+    assert_eq!(device.driver.node.holders(D), [BUSY]);
+    assert_eq!(device.paid_ns(TINY.0), 2 * 30 * MS - 7 * MS);
+}
+
+/// Who dies in its turn owes as much.
+#[test]
+fn who_ends_pays_for_its_switches() {
+    let mut device = switched();
+    device.work(TINY, KERNEL_NS);
+    device.driver.tell(Event::RemoveSession { session: TINY });
+    assert_eq!(device.paid_ns(TINY.0), 2 * 30 * MS - KERNEL_NS);
+}
+
+/// A vGPU that is moved away and back owes what it owed.
+#[test]
+fn a_move_forgives_no_switch() {
+    let config = Config { slack_ns: 500 * MS, ..Config::default() };
+    let (vgpu, there) = (VgpuKey(TINY.0), DeviceKey(1));
+    let mut device = switched();
+    device.driver.tell(Event::DeviceUp { device: there, config });
+    device.work(TINY, KERNEL_NS);
+    device.driver.tell(Event::MoveVgpu { vgpu, device: there });
+    device.driver.tell(Event::MoveVgpu { vgpu, device: D });
+    let ahead_ns = device.driver.node.vgpu(vgpu).unwrap().ahead.to_ns();
+    assert!(ahead_ns > u128::from(50 * MS), "{ahead_ns}");
 }

@@ -59,7 +59,6 @@ impl Core {
     ) {
         if !self.begins_anticipation(cx, key, switch_ns, worked) {
             self.charge(cx, key, to_signed(switch_ns), true);
-            self.settle_switches(cx.tables.session(key).vgpu);
         }
     }
 
@@ -154,8 +153,5 @@ impl Core {
         let kept_ns = cx.now_ns.min(it.until_ns).saturating_sub(it.since_ns);
         let ns = kept_ns.saturating_add(it.switch_ns);
         self.charge(cx, it.session, to_signed(ns), false);
-        if it.switch_ns > 0 {
-            self.settle_switches(it.vgpu);
-        }
     }
 }

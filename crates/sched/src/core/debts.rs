@@ -88,6 +88,7 @@ impl Debts {
 impl Core {
     /// A vGPU is about to be removed: its sessions have been.
     pub(crate) fn leave_debt(&mut self, cx: &mut Context<'_>, key: VgpuKey) {
+        self.end_runs_of(cx, key);
         let vgpu = cx.tables.vgpu(key);
         let (tenant, weight) = (vgpu.tenant, vgpu.weight);
         let Some((owner, time)) = vgpu.rest.owner.zip(self.policy.time_of(tenant)) else { return };

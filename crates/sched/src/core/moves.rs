@@ -23,6 +23,7 @@ impl Core {
             self.end_work(cx, session);
             self.count_user_facing(cx.tables.vgpu(key).rest.class, -1);
         }
+        self.end_runs_of(cx, key);
         let tenant = cx.tables.vgpu(key).tenant;
         let debt = Debt { vgpu: self.policy.ahead(key), tenant: self.policy.tenant_ahead(tenant) };
         self.policy.remove(key);
@@ -41,7 +42,9 @@ impl Core {
             self.count_user_facing(class, 1);
         }
         let borrowed_ns = if class.is_user_facing() { borrow_ns } else { 0 };
-        let most_ns = cx.config.quantum_ns.saturating_add(borrowed_ns);
+        let slack_ns = self.slack_in_force_ns(cx.config);
+        let most_ns =
+            [borrowed_ns, slack_ns].into_iter().fold(cx.config.quantum_ns, u64::saturating_add);
         let most = |weight: Weight| Tag::from_service(most_ns, weight);
         self.policy.add(key, tenant, weight, debt.vgpu.min(most(weight)));
         self.policy.set_class(key, class);

@@ -4,11 +4,16 @@
 //! swapped, vGPUs that each need all of the device do nothing else. So σ follows what switches
 //! take, what operations meet of it later in the turn included: [`Config::slack_switches`] times
 //! their mean, and never more than [`Config::slack_ns`], which is what the lag bound has.
+//!
+//! What switches take is nobody's service, as long as they are worth it. Whose turns end before it
+//! has used the device for as long as its switches took, and as long again for writing back what
+//! they displaced, is charged the rest when somebody else's turn begins.
 
-use super::{Context, Core};
+use super::{Context, Core, to_signed};
 use crate::codec::codec;
 use crate::config::Config;
 use crate::key::{SessionKey, VgpuKey};
+use crate::policy::Charge;
 use crate::turn::Turn;
 
 /// Of a switch, this part enters the mean.
@@ -17,27 +22,68 @@ const PART: u64 = 4;
 /// Less than this is no reason to let anybody wait, in ns.
 const LEAST_NS: u64 = 1_000_000;
 
+/// Turns of a vGPU that no other one's of its class came between.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    vgpu: Option<VgpuKey>,
+    /// What its memory took, which the device has for it.
+    dear_ns: u64,
+    /// What its switches cost others and its use was not worth.
+    unpaid_ns: u64,
+}
+
+codec!(struct Run { vgpu, dear_ns, unpaid_ns });
+
 /// What switches between vGPUs took of late.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Switching {
+    batch: Run,
+    /// User-facing vGPUs' turns come between those of a run of batch work, which goes on then.
+    urgent: Run,
     /// Whose turn was the last.
     last: Option<VgpuKey>,
-    /// What that one's memory took, over turns that followed each other.
-    dear_ns: u64,
-    /// What its switches cost others and its use was not worth, over the same turns.
-    unpaid_ns: u64,
     mean_ns: u64,
     slack_ns: u64,
 }
 
-codec!(struct Switching { last, dear_ns, unpaid_ns, mean_ns, slack_ns });
+codec!(struct Switching { batch, urgent, last, mean_ns, slack_ns });
 
 impl Switching {
-    /// A turn of the vGPU is over in which its memory took so long. The slack from now on, in ns,
-    /// if it is another one.
-    pub(super) fn note(&mut self, config: &Config, vgpu: VgpuKey, switch_ns: u64) -> Option<u64> {
+    fn run_of(&self, vgpu: VgpuKey) -> Option<&Run> {
+        [&self.batch, &self.urgent].into_iter().find(|run| run.vgpu == Some(vgpu))
+    }
+
+    /// Ends the runs that are over; whether one is user-facing vGPUs' is the second argument.
+    fn end(&mut self, is_over: impl Fn(&Run, bool) -> bool) -> [Run; 2] {
+        let end = |run: &mut Run, is_urgent| match is_over(run, is_urgent) {
+            true => core::mem::take(run),
+            false => Run::default(),
+        };
+        [end(&mut self.batch, false), end(&mut self.urgent, true)]
+    }
+
+    /// A turn of the vGPU is over. The slack from now on, in ns, if it is another one.
+    fn note(
+        &mut self,
+        config: &Config,
+        vgpu: VgpuKey,
+        is_urgent: bool,
+        turn: &Turn,
+        used_ns: u64,
+    ) -> Option<u64> {
+        let run = if is_urgent { &mut self.urgent } else { &mut self.batch };
+        let goes_on = run.vgpu == Some(vgpu);
+        let before_ns = if goes_on { run.unpaid_ns } else { 0 };
+        let follows = self.last.replace(vgpu) == Some(vgpu);
+        let unpaid_ns = turn.unpaid_ns(before_ns, follows, used_ns);
+        *run = Run { vgpu: Some(vgpu), dear_ns: turn.dear_ns(), unpaid_ns };
         // Who goes on finds its memory where it is, which says nothing of a switch.
-        if self.last.replace(vgpu) == Some(vgpu) || config.slack_switches == 0 {
+        let is_switch = !follows && (!goes_on || turn.exchange_ns() > 0);
+        if is_switch { self.count(config, turn.exchange_ns()) } else { None }
+    }
+
+    fn count(&mut self, config: &Config, switch_ns: u64) -> Option<u64> {
+        if config.slack_switches == 0 {
             return None;
         }
         self.mean_ns = self.mean_ns - self.mean_ns / PART + switch_ns / PART;
@@ -46,6 +92,11 @@ impl Switching {
         let slack_ns = wanted_ns.checked_next_power_of_two().unwrap_or(u64::MAX);
         let slack_ns = if wanted_ns < LEAST_NS { 0 } else { slack_ns.min(config.slack_ns) };
         (core::mem::replace(&mut self.slack_ns, slack_ns) != slack_ns).then_some(slack_ns)
+    }
+
+    /// σ in force, in ns.
+    fn slack_ns(&self, config: &Config) -> u64 {
+        if config.slack_switches == 0 { config.slack_ns } else { self.slack_ns }
     }
 }
 
@@ -80,38 +131,77 @@ impl Core {
         }
     }
 
-    /// Whether the last turn that is over was the vGPU's, too.
+    /// Whether the vGPU's last turn was the device's last, too, but for turns of user-facing vGPUs
+    /// if it is none.
     pub(crate) fn follows(&self, vgpu: VgpuKey) -> bool {
-        self.switching.last == Some(vgpu)
+        self.switching.run_of(vgpu).is_some()
     }
 
     /// A turn of the vGPU begins: what it kept of the one before, in ns.
     pub(super) fn kept_ns(&self, vgpu: VgpuKey) -> u64 {
-        if self.follows(vgpu) { self.switching.dear_ns } else { 0 }
+        self.switching.run_of(vgpu).map_or(0, |run| run.dear_ns)
     }
 
-    /// What a vGPU is charged after its turn if it does not go on, in ns: its switches were for a
-    /// use that was shorter than they, and its next turn begins with as much. By so much it is
-    /// ahead when it has work again, for which the lag bound has the slack in force.
-    pub(super) fn unpaid_ns(&self, config: &Config, vgpu: VgpuKey) -> u64 {
-        let is_fixed = config.slack_switches == 0;
-        let slack_ns = if is_fixed { config.slack_ns } else { self.switching.slack_ns };
-        if self.follows(vgpu) { self.switching.unpaid_ns.min(slack_ns) } else { 0 }
+    /// σ in force, in ns.
+    pub(super) fn slack_in_force_ns(&self, config: &Config) -> u64 {
+        self.switching.slack_ns(config)
     }
 
-    /// A vGPU has paid for its switches, and not again if it comes back before another's turn.
-    pub(super) fn settle_switches(&mut self, vgpu: VgpuKey) {
-        if self.follows(vgpu) {
-            self.switching.unpaid_ns = 0;
+    /// A turn of the vGPU begins. Whose turns are over with that pays for its switches, whatever
+    /// ended them: that it had nothing more to do, its cap, its death.
+    pub(super) fn end_runs(&mut self, cx: &mut Context<'_>, next: VgpuKey) {
+        let comes_between = self.comes_between(cx, next);
+        let ended = self.switching.end(|run, is_urgent| match comes_between {
+            true => is_urgent && run.vgpu != Some(next),
+            // After a turn of batch work a user-facing one's memory need not be there.
+            false => is_urgent || run.vgpu != Some(next),
+        });
+        ended.iter().for_each(|run| self.pay_for_switches(cx, run));
+    }
+
+    /// A vGPU has no turn on this device again, or not soon.
+    pub(super) fn end_runs_of(&mut self, cx: &mut Context<'_>, vgpu: VgpuKey) {
+        let ended = self.switching.end(|run, _| run.vgpu == Some(vgpu));
+        ended.iter().for_each(|run| self.pay_for_switches(cx, run));
+    }
+
+    /// Its switches were for a use that was shorter than they, and others waited for them. The
+    /// lag bound has σ, and whoever went on has used it up: by no more is it ahead afterwards.
+    fn pay_for_switches(&mut self, cx: &mut Context<'_>, run: &Run) {
+        let Some(key) = run.vgpu.filter(|_| run.unpaid_ns > 0) else { return };
+        let vgpu = cx.tables.vgpu(key);
+        let (tenant, weight) = (vgpu.tenant, vgpu.weight);
+        let ahead_ns = self.policy.ahead(key).to_service_ns(weight);
+        let tenant_ahead = self.policy.tenant_ahead(tenant);
+        let tenant_ahead_ns = tenant_ahead.to_service_ns(cx.tables.tenant(tenant).weight);
+        let slack_ns = self.slack_in_force_ns(cx.config);
+        let left_ns = slack_ns.saturating_sub(ahead_ns.max(tenant_ahead_ns));
+        let ns = run.unpaid_ns.min(left_ns);
+        if ns > 0 {
+            let vgpu = cx.tables.vgpu(key);
+            vgpu.held_ns = vgpu.held_ns.saturating_add(ns);
+            vgpu.rest.switches_ns = vgpu.rest.switches_ns.saturating_add(ns);
+            if !self.is_sliced() {
+                self.policy.charge(key, Charge { ns: to_signed(ns), settled: false });
+            }
         }
     }
 
-    /// A turn of the vGPU is over.
-    pub(super) fn note_switch(&mut self, config: &Config, vgpu: VgpuKey, turn: &Turn) {
-        let before_ns = if self.follows(vgpu) { self.switching.unpaid_ns } else { 0 };
-        self.switching.unpaid_ns = turn.unpaid_ns(before_ns);
-        self.switching.dear_ns = turn.dear_ns();
-        if let Some(slack_ns) = self.switching.note(config, vgpu, turn.exchange_ns()) {
+    fn comes_between(&self, cx: &mut Context<'_>, vgpu: VgpuKey) -> bool {
+        // Mostly nobody is, and what is known of the class is in no cache.
+        self.expects_user_facing(0) && cx.tables.vgpu(vgpu).rest.class.is_user_facing()
+    }
+
+    /// A turn of the vGPU is over, in which it used the device for so long.
+    pub(super) fn note_switch(
+        &mut self,
+        cx: &mut Context<'_>,
+        vgpu: VgpuKey,
+        turn: &Turn,
+        used_ns: u64,
+    ) {
+        let is_urgent = self.comes_between(cx, vgpu);
+        if let Some(slack_ns) = self.switching.note(cx.config, vgpu, is_urgent, turn, used_ns) {
             self.policy.set_slack(slack_ns);
         }
     }
@@ -129,10 +219,18 @@ mod tests {
         Config { slack_ns: 500 * MS, slack_switches, ..Config::default() }
     }
 
+    fn turn_of(switch_ns: u64) -> Turn {
+        let mut turn = Turn::new(0, 1, 0, 0);
+        turn.switch_ns = switch_ns;
+        turn
+    }
+
     /// After so many turns of two vGPUs, each beginning with such a switch.
     fn after(turns: u64, switch_ns: u64, switching: &mut Switching) -> u64 {
         for turn in 0..turns {
-            switching.note(&config(8), if turn % 2 == 0 { A } else { B }, switch_ns);
+            let vgpu = if turn % 2 == 0 { A } else { B };
+            switching.end(|run, _| run.vgpu != Some(vgpu));
+            switching.note(&config(8), vgpu, false, &turn_of(switch_ns), 0);
         }
         switching.slack_ns
     }
@@ -153,7 +251,7 @@ mod tests {
         let mut switching = Switching::default();
         let slack_ns = after(40, 10 * MS, &mut switching);
         for _ in 0..100 {
-            assert_eq!(switching.note(&config(8), B, 0), None);
+            assert_eq!(switching.note(&config(8), B, false, &turn_of(0), 0), None);
         }
         assert_eq!(switching.slack_ns, slack_ns);
     }
@@ -162,7 +260,8 @@ mod tests {
     fn a_slack_that_is_always_there_does_not_change() {
         let mut switching = Switching::default();
         for turn in 0..100 {
-            assert_eq!(switching.note(&config(0), VgpuKey(turn % 2), 10 * MS), None);
+            let turn_of = turn_of(10 * MS);
+            assert_eq!(switching.note(&config(0), VgpuKey(turn % 2), false, &turn_of, 0), None);
         }
     }
 }

@@ -241,6 +241,22 @@ impl LagTree {
         }
     }
 
+    /// A vGPU was charged for what the device did on its account without executing anything of it:
+    /// the vGPU and its tenant have had that.
+    pub fn charged(&mut self, key: VgpuKey, ns: u64) -> Result<(), LevelLag> {
+        let Some(vgpu) = self.vgpus.find(key.index()) else { return Ok(()) };
+        let (key, number) = (vgpu.tenant, vgpu.group.number);
+        let Some(tenant) = self.tenants.find_mut(key.index()) else { return Ok(()) };
+        let at = |level: Level| move |lag: Lag| LevelLag { level, lag };
+        if let Some(number) = number {
+            tenant.members.served(number, ns).map_err(at(Level::Vgpus(key)))?;
+        }
+        match tenant.number {
+            Some(number) => self.root.served(number, ns).map_err(at(Level::Tenants)),
+            None => Ok(()),
+        }
+    }
+
     /// The device reports service; the result is a lag that breaks the bound, of any level.
     pub fn served(&mut self, key: SessionKey, ns: u64) -> Result<(), LevelLag> {
         let Some(session) = self.sessions.find(key.index()) else { return Ok(()) };

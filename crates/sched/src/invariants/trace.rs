@@ -37,6 +37,8 @@ struct Traced {
     tree: LagTree,
     tenants: BTreeSet<TenantKey>,
     vgpus: BTreeSet<VgpuKey>,
+    /// Who had turns of late, and what each had been charged for switches.
+    charged: BTreeMap<VgpuKey, u64>,
 }
 
 /// What a trace was found to be.
@@ -84,10 +86,11 @@ impl TraceLag {
         actions: &[Action],
         node: &Node,
     ) -> Result<(), LevelLag> {
-        let mut result = Ok(());
+        let mut result = self.charged(node);
         match *event {
             Event::Used { session, .. } | Event::Released { session, .. } => {
-                result = self.served(node, session);
+                let served = self.served(node, session);
+                result = result.and(served);
                 self.look(node, session);
             }
             Event::AddSession { session, .. }
@@ -137,6 +140,9 @@ impl TraceLag {
             if let Action::Grant { session, .. } | Action::Revoke { session, .. } = action {
                 self.look(node, *session);
             }
+            if let Action::Grant { session, device, .. } = action {
+                self.had_turn(node, *session, *device);
+            }
         }
         result
     }
@@ -151,6 +157,35 @@ impl TraceLag {
         let worst = self.devices.values().filter_map(|traced| traced.tree.worst());
         let worst = worst.map(|worst| worst.lag.share_of_bound());
         worst.fold(self.worst_millionths, i128::max)
+    }
+
+    /// Who had turns is charged for their switches when others' begin.
+    fn charged(&mut self, node: &Node) -> Result<(), LevelLag> {
+        let mut result = Ok(());
+        for traced in self.devices.values_mut() {
+            for (key, before_ns) in &mut traced.charged {
+                let Some(view) = node.vgpu(*key) else { continue };
+                let ns = view.switches_ns.saturating_sub(*before_ns);
+                *before_ns = view.switches_ns;
+                let charged = traced.tree.charged(*key, ns);
+                self.beyond += u64::from(charged.is_err());
+                result = result.and(charged);
+            }
+        }
+        result
+    }
+
+    /// A turn begins, and all that others owed for their switches is charged, but for those who go
+    /// on after a user-facing vGPU's.
+    fn had_turn(&mut self, node: &Node, session: SessionKey, device: DeviceKey) {
+        let Some(traced) = self.devices.get_mut(&device) else { return };
+        let Some(key) = node.vgpu_of(session) else { return };
+        let is_urgent =
+            |key: VgpuKey| node.vgpu(key).is_some_and(|view| view.class.is_user_facing());
+        let stays = is_urgent(key);
+        traced.charged.retain(|other, _| *other == key || (stays && !is_urgent(*other)));
+        let switches_ns = node.vgpu(key).map_or(0, |view| view.switches_ns);
+        traced.charged.entry(key).or_insert(switches_ns);
     }
 
     fn served(&mut self, node: &Node, key: SessionKey) -> Result<(), LevelLag> {
@@ -190,6 +225,7 @@ impl TraceLag {
             tree: LagTree::new(turn_ns),
             tenants: BTreeSet::new(),
             vgpus: BTreeSet::new(),
+            charged: BTreeMap::new(),
         });
         if traced.tenants.insert(vgpu.tenant)
             && let Some(weight) = node.tenant(vgpu.tenant)

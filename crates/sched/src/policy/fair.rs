@@ -278,8 +278,13 @@ impl Policy for Fair {
 
     fn stop(&mut self, vgpu: VgpuKey) {
         let (member, group) = self.member_mut(vgpu);
-        group.queue.stop(member.place);
-        self.tenants.stop(member.tenant);
+        if member.user_facing {
+            group.queue.stop_between(member.place);
+            self.tenants.stop_between(member.tenant);
+        } else {
+            group.queue.stop(member.place);
+            self.tenants.stop(member.tenant);
+        }
     }
 
     fn charge(&mut self, vgpu: VgpuKey, charge: Charge) {

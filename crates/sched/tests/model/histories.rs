@@ -90,7 +90,7 @@ fn settings(source: &mut impl Source) -> (Config, Habits) {
         quantum_ns,
         sleeper_credit_ns: [0, 0, quantum_ns / 2, quantum_ns]
             [usize::try_from(source.below(4)).unwrap()],
-        slack_ns: [0, 0, 0, MS][usize::try_from(source.below(4)).unwrap()],
+        slack_ns: [0, 0, MS, 100 * MS][usize::try_from(source.below(4)).unwrap()],
         borrow_ns: [0, MS, 10 * MS, 100 * MS][usize::try_from(source.below(4)).unwrap()],
         ..Config::default()
     };

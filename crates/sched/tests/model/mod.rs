@@ -104,6 +104,8 @@ struct Vgpu {
     tenant: usize,
     weight: Weight,
     served_ns: u64,
+    /// What it was seen to be charged for switches.
+    switches_ns: u64,
     cap: Option<CapCheck>,
     alive: bool,
 }
@@ -158,8 +160,9 @@ pub(crate) struct Model {
     timer: Option<u64>,
     epochs: Rising<u64>,
     virtual_time: Rising<Tag>,
-    /// The vGPU of the last turn, and what its memory took.
-    last_turn: Option<(usize, u64)>,
+    /// The vGPU of the last turn, and what its memory took: of batch vGPUs, and of user-facing
+    /// ones since.
+    last_turns: [Option<(usize, u64)>; 2],
     /// What was handled since recording began.
     pub(crate) history: Option<Vec<Handled>>,
 }
@@ -212,7 +215,7 @@ impl Model {
             timer: None,
             epochs: Rising::default(),
             virtual_time: Rising::default(),
-            last_turn: None,
+            last_turns: [None; 2],
             history: None,
         };
         model.lag.add_tenant(TenantKey::DEFAULT, Weight::ONE);
@@ -260,7 +263,8 @@ impl Model {
         let key = self.vgpus.len();
         let (tenant, weight) = (tenant_key(group), Weight::new(weight).unwrap());
         self.lag.add_vgpu(vgpu_key(key), tenant, weight);
-        let fresh = Vgpu { tenant: group, weight, served_ns: 0, cap: None, alive: true };
+        let fresh =
+            Vgpu { tenant: group, weight, served_ns: 0, switches_ns: 0, cap: None, alive: true };
         self.vgpus.push(fresh);
         self.tell(Event::AddVgpu { vgpu: vgpu_key(key), tenant, device: DEVICE, weight });
         key
@@ -653,6 +657,7 @@ impl Model {
             panic!("{broken}, after {event:?} at {}", self.now);
         }
         self.observe_caps();
+        self.observe_charges();
         while let Some(action) = self.todo.pop_front() {
             self.perform(action);
         }

@@ -11,9 +11,15 @@ impl Model {
     pub(super) fn switch(&mut self, worker: usize, epoch: u64) {
         let switch_ns = Random(epoch).below(4) * self.habits.switch_ns / 3;
         let vgpu = self.workers[worker].vgpu;
-        let kept = self.last_turn.filter(|(last, _)| *last == vgpu).map_or(0, |(_, kept)| kept);
+        let view = self.node.vgpu(vgpu_key(vgpu)).unwrap();
+        let has_classes = self.node.policy(DEVICE).is_some_and(|policy| policy.name() == "fair");
+        let comes_between = has_classes && view.class.is_user_facing();
+        let before = self.last_turns.into_iter().flatten().filter(|(last, _)| *last == vgpu);
+        let kept = before.map(|(_, kept)| kept).max().unwrap_or(0);
         let dear_ns = switch_ns.max(kept);
-        self.last_turn = Some((vgpu, dear_ns));
+        // User-facing vGPUs' turns come between those of batch ones, not the other way round.
+        let turn = Some((vgpu, dear_ns));
+        self.last_turns = if comes_between { [self.last_turns[0], turn] } else { [turn, None] };
         self.workers[worker].switching_until = self.now + switch_ns;
         self.workers[worker].dear_ns = dear_ns;
         if switch_ns > 0 {
@@ -34,6 +40,18 @@ impl Model {
         };
         if let Some(vgpu) = among.get(choice % among.len().max(1)) {
             self.tell(Event::Prefer { vgpu: *vgpu });
+        }
+    }
+
+    /// Who is charged for switches has had as much of the device.
+    pub(super) fn observe_charges(&mut self) {
+        for key in 0..self.vgpus.len() {
+            let Some(view) = self.node.vgpu(vgpu_key(key)) else { continue };
+            let before_ns = core::mem::replace(&mut self.vgpus[key].switches_ns, view.switches_ns);
+            let result = self.lag.charged(vgpu_key(key), view.switches_ns - before_ns);
+            if let (true, Err(lag)) = (self.check_fairness, result) {
+                panic!("{lag} at {}, charged for switches", self.now);
+            }
         }
     }
 }
