@@ -1,5 +1,5 @@
-//! Several that give turns up early on a device that is written for each turn's memory, each in a way
-//! of its own: what is left to one that works.
+//! Several that give turns up early on a device that is written for each turn's memory, each in a
+//! way of its own: what is left to one that works.
 #![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
 mod driver;

@@ -323,9 +323,12 @@ fn what_is_no_execution_of_a_kernel_is_not_free() {
     let mut victim = measured();
     // A machine that is taken away for a moment must not decide, nor one that was slower when the
     // victim's fair share was measured.
-    let mut three_times =
-        |settings: &[&str], attack, is_right: &dyn Fn(f64, &Victim<'_>, &Observed) -> bool| {
-            (0..3).any(|attempt| {
+    let mut is_seen =
+        |attempts: u32,
+         settings: &[&str],
+         attack,
+         is_right: &dyn Fn(f64, &Victim<'_>, &Observed) -> bool| {
+            (0..attempts).any(|attempt| {
                 if attempt > 0 {
                     victim = measured();
                 }
@@ -337,7 +340,7 @@ fn what_is_no_execution_of_a_kernel_is_not_free() {
         let is_held_up = |victim: &Victim<'_>, seen: &Observed| {
             seen.longest_gap > victim.longest_stall(uncut_kernels)
         };
-        let kept = three_times(&[], arguments, &|kept, victim, seen| {
+        let kept = is_seen(3, &[], arguments, &|kept, victim, seen| {
             kept > least && !is_held_up(victim, seen)
         });
         assert!(
@@ -345,10 +348,11 @@ fn what_is_no_execution_of_a_kernel_is_not_free() {
             "{arguments:?} left the victim less than {least}, or held it up, three times"
         );
         let (control, most) = control;
-        let lost = three_times(&[control], arguments, &|kept, victim, seen| {
+        // What an attack takes on a machine of which others have a part varies more.
+        let lost = is_seen(6, &[control], arguments, &|kept, victim, seen| {
             kept < most && (!stalls || is_held_up(victim, seen))
         });
-        assert!(lost, "with {control} {arguments:?} left the victim {most} three times");
+        assert!(lost, "with {control} {arguments:?} left the victim {most} six times");
     }
 }
 

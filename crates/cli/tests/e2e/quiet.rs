@@ -53,7 +53,7 @@ impl Drop for Tracer {
 /// Marks of a stretch: one before each part of it, one at its end.
 const MARKS: usize = 51;
 /// What the program does between two marks.
-const LAUNCHES: usize = 25 * 8;
+const LAUNCHES: usize = 100 * 2;
 
 /// What a side calls when the machine took its processor away: it waits or wakes, looks whether the
 /// other side still lives, and the software device looks how long a kernel that outlasted a spell
@@ -96,7 +96,7 @@ fn ten_thousand_launches_and_synchronous_calls_trap_never() {
     });
     // A machine takes a processor away now and then, for longer than the other side spins; then a
     // wait blocks that need not have. That is the only reason for a call. A part of a stretch has
-    // 200 launches and 225 synchronous calls: one that belongs to the path would be in every part.
+    // 200 launches and 300 synchronous calls: one that belongs to the path would be in every part.
     let mut launches = 0;
     eventually("ten thousand launches in parts without a system call", || {
         client.say("go");

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 #![allow(dead_code, reason = "each test binary uses a part of the model")]
 
+mod accounts;
 pub(crate) mod histories;
 mod random;
 pub(crate) mod steps;
@@ -736,24 +737,6 @@ impl Model {
     fn observe_session(&mut self, worker: usize) {
         let state = &self.workers[worker];
         self.lag.observe(session_key(worker), state.runnable, state.grant.is_some());
-    }
-
-    fn observe_caps(&mut self) {
-        for vgpu in 0..self.vgpus.len() {
-            if self.is_capped(vgpu) {
-                let throttled = self.is_throttled(vgpu);
-                self.lag.set_throttled(vgpu_key(vgpu), throttled);
-            }
-        }
-    }
-
-    fn is_capped(&self, vgpu: usize) -> bool {
-        let Vgpu { tenant, cap, .. } = &self.vgpus[vgpu];
-        cap.is_some() || self.tenants[*tenant].cap.is_some()
-    }
-
-    fn is_throttled(&self, vgpu: usize) -> bool {
-        self.is_capped(vgpu) && self.node.vgpu(vgpu_key(vgpu)).is_some_and(|view| view.is_throttled)
     }
 
     fn drop_commands(&mut self, worker: usize) -> u64 {

@@ -42,16 +42,4 @@ impl Model {
             self.tell(Event::Prefer { vgpu: *vgpu });
         }
     }
-
-    /// Who is charged for switches has had as much of the device.
-    pub(super) fn observe_charges(&mut self) {
-        for key in 0..self.vgpus.len() {
-            let Some(view) = self.node.vgpu(vgpu_key(key)) else { continue };
-            let before_ns = core::mem::replace(&mut self.vgpus[key].switches_ns, view.switches_ns);
-            let result = self.lag.charged(vgpu_key(key), view.switches_ns - before_ns);
-            if let (true, Err(lag)) = (self.check_fairness, result) {
-                panic!("{lag} at {}, charged for switches", self.now);
-            }
-        }
-    }
 }
