@@ -395,8 +395,6 @@ struct Other<'a> {
     program: &'a str,
     arguments: &'a [&'a str],
     begin: &'a str,
-    /// Its vGPU's cap.
-    cap: &'a str,
 }
 
 /// The blocks that a program does that works on three quarters of the device, beside so many
@@ -413,12 +411,6 @@ fn blocks_beside(settings: &[&str], count: u32, other: &Other<'_>) -> f64 {
     let mut victim = run("victim", "working", &["48", "48", "3"]);
     let attacker = |number| run(&format!("attacker{number}"), other.program, other.arguments);
     let mut attackers: Vec<_> = (0..count).map(attacker).collect();
-    for number in 0..count {
-        let mut set = weft();
-        set.arg("--runtime-dir").arg(node.path()).args(["set", &format!("attacker{number}")]);
-        set.args(["--cap", other.cap]);
-        success(set);
-    }
     attackers.iter_mut().for_each(|attacker| attacker.say(other.begin));
     victim.say("0");
     let said: Value = serde_json::from_str(&victim.line()).unwrap();
@@ -435,11 +427,10 @@ fn blocks_beside(settings: &[&str], count: u32, other: &Other<'_>) -> f64 {
 /// were nobody's, they left 0.58 to 0.69 of that.
 #[test]
 fn who_pauses_where_memory_does_not_fit_pays_for_what_it_keeps() {
-    let arguments = &["48", "48", "4"];
-    let works = Other { program: "working", arguments, begin: "0", cap: "none" };
+    let works = Other { program: "working", arguments: &["48", "48", "4"], begin: "0" };
     let tiny = ["tiny", "4", "--steps", "1000", "--sessions", "1", "--parts", "15"];
     let arguments = [&tiny[..], &["--pause", "0.007"]].concat();
-    let pauses = Other { program: "adversary", arguments: &arguments, begin: "begin", cap: "none" };
+    let pauses = Other { program: "adversary", arguments: &arguments, begin: "begin" };
     let kept = |settings: &[&str], count, is_right: &dyn Fn(f64) -> bool| {
         (0..3).any(|_| {
             let fair = blocks_beside(&[], count, &works);
@@ -450,19 +441,6 @@ fn who_pauses_where_memory_does_not_fit_pays_for_what_it_keeps() {
     assert!(kept(&KEPT_FREE, 1, &|kept| kept < 0.8), "{KEPT_FREE:?} left it 0.8 three times");
     assert!(kept(&[], 3, &|kept| kept > 0.95), "less than beside three honest ones three times");
     assert!(kept(&KEPT_FREE, 3, &|kept| kept < 0.8), "{KEPT_FREE:?} left it 0.8 of that");
-}
-
-/// Four with caps of a thousandth, which anybody may choose: each has used its cap up before its
-/// memory was worth bringing, and one of them may always run. A victim has as much beside them as
-/// beside four that work. `crates/sched/tests/pausers.rs` has what is left where they pay nothing.
-#[test]
-fn who_is_capped_where_memory_does_not_fit_pays_for_what_it_brings() {
-    let arguments = &["48", "48", "4"];
-    let works = Other { program: "working", arguments, begin: "0", cap: "none" };
-    let capped = Other { cap: "0.1%", ..works };
-    let kept =
-        (0..3).any(|_| blocks_beside(&[], 4, &capped) / blocks_beside(&[], 4, &works) > 0.95);
-    assert!(kept, "less than beside four honest ones three times");
 }
 
 /// Whatever names a capped user attaches under. What those leave that have a session and no work
