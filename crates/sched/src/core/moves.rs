@@ -42,9 +42,8 @@ impl Core {
             self.count_user_facing(class, 1);
         }
         let borrowed_ns = if class.is_user_facing() { borrow_ns } else { 0 };
-        let slack_ns = self.slack_in_force_ns(cx.config);
-        let most_ns =
-            [borrowed_ns, slack_ns].into_iter().fold(cx.config.quantum_ns, u64::saturating_add);
+        let ahead_ns = borrowed_ns.saturating_add(self.slack_in_force_ns(cx.config));
+        let most_ns = cx.config.quantum_ns.saturating_add(ahead_ns);
         let most = |weight: Weight| Tag::from_service(most_ns, weight);
         self.policy.add(key, tenant, weight, debt.vgpu.min(most(weight)));
         self.policy.set_class(key, class);

@@ -260,20 +260,13 @@ impl LagTree {
     /// The device reports service; the result is a lag that breaks the bound, of any level.
     pub fn served(&mut self, key: SessionKey, ns: u64) -> Result<(), LevelLag> {
         let Some(session) = self.sessions.find(key.index()) else { return Ok(()) };
-        let Some(vgpu) = self.vgpus.find_mut(session.vgpu.index()) else { return Ok(()) };
-        let at = |level: Level| move |lag: Lag| LevelLag { level, lag };
-        if let Some(number) = session.number {
-            let level = Level::Sessions(session.vgpu);
-            vgpu.group.members.served(number, ns).map_err(at(level))?;
+        let (key, number) = (session.vgpu, session.number);
+        let Some(vgpu) = self.vgpus.find_mut(key.index()) else { return Ok(()) };
+        if let Some(number) = number {
+            let at = |lag: Lag| LevelLag { level: Level::Sessions(key), lag };
+            vgpu.group.members.served(number, ns).map_err(at)?;
         }
-        let Some(tenant) = self.tenants.find_mut(vgpu.tenant.index()) else { return Ok(()) };
-        if let Some(number) = vgpu.group.number {
-            tenant.members.served(number, ns).map_err(at(Level::Vgpus(vgpu.tenant)))?;
-        }
-        match tenant.number {
-            Some(number) => self.root.served(number, ns).map_err(at(Level::Tenants)),
-            None => Ok(()),
-        }
+        self.charged(key, ns)
     }
 
     /// The lag that came closest to its bound, of all levels and of those that are still there.
