@@ -7,7 +7,7 @@ use super::{Context, Core};
 
 impl Core {
     pub(crate) fn set_class(&mut self, cx: &mut Context<'_>, key: VgpuKey, class: Class) {
-        self.end_runs_of(cx, key);
+        self.end_all_runs(cx);
         let vgpu = cx.tables.vgpu(key);
         let before = core::mem::replace(&mut vgpu.rest.class, class);
         for _ in vgpu.sessions() {

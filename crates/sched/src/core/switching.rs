@@ -77,8 +77,9 @@ impl Switching {
         let follows = self.last.replace(vgpu) == Some(vgpu);
         let unpaid_ns = turn.unpaid_ns(before_ns, follows, used_ns);
         *run = Run { vgpu: Some(vgpu), dear_ns: turn.dear_ns(), unpaid_ns };
-        // Who goes on finds its memory where it is, which says nothing of a switch.
-        let is_switch = !follows && (!goes_on || turn.exchange_ns() > 0);
+        // Who goes on finds its memory where it is, which says nothing of a switch; nor does a turn
+        // that comes between and brings nothing: many short ones would make dear switches cheap.
+        let is_switch = !follows && (turn.exchange_ns() > 0 || !(goes_on || is_urgent));
         if is_switch { self.count(config, turn.exchange_ns()) } else { None }
     }
 
@@ -156,6 +157,12 @@ impl Core {
             // After a turn of batch work a user-facing one's memory need not be there.
             false => is_urgent || run.vgpu != Some(next),
         });
+        ended.iter().for_each(|run| self.pay_for_switches(cx, run));
+    }
+
+    /// A class changes: which turns come between, too. All runs are over.
+    pub(super) fn end_all_runs(&mut self, cx: &mut Context<'_>) {
+        let ended = self.switching.end(|_, _| true);
         ended.iter().for_each(|run| self.pay_for_switches(cx, run));
     }
 
@@ -252,6 +259,17 @@ mod tests {
         let slack_ns = after(40, 10 * MS, &mut switching);
         for _ in 0..100 {
             assert_eq!(switching.note(&config(8), B, false, &turn_of(0), 0), None);
+        }
+        assert_eq!(switching.slack_ns, slack_ns);
+    }
+
+    #[test]
+    fn turns_that_come_between_and_bring_nothing_make_no_switch_cheap() {
+        let mut switching = Switching::default();
+        let slack_ns = after(40, 10 * MS, &mut switching);
+        for turn in 0..100 {
+            let vgpu = VgpuKey(3 + turn % 2);
+            assert_eq!(switching.note(&config(8), vgpu, true, &turn_of(0), 0), None);
         }
         assert_eq!(switching.slack_ns, slack_ns);
     }
