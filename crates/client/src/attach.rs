@@ -49,8 +49,10 @@ const PINNED_TRIES: usize = 64;
 pub const SOCKET_PATH_MAX: usize = 107;
 /// Descriptors that come with a welcome, at most.
 const FDS_MAX: usize = if GUEST_FDS > WELCOME_FDS { GUEST_FDS } else { WELCOME_FDS };
-/// How long the daemon may take to start a worker.
-const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+/// How long the daemon, or an endpoint that asks it, may take to start a worker.
+const ANSWER_LIMIT: Duration = Duration::from_secs(90);
+/// How long it may take to accept a connection.
+const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 
 /// Why a program has no vGPU, in words for people: what happened, and what to do next.
 #[derive(Debug, thiserror::Error)]
@@ -390,7 +392,7 @@ fn open(path: &Path, named: bool) -> Result<OwnedFd, AttachError> {
     .map_err(failed)?;
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     // A daemon that stands still lets nobody in once its queue is full.
-    let limit = Some(ANSWER_LIMIT);
+    let limit = Some(CONNECT_LIMIT);
     rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Send, limit).map_err(failed)?;
     rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;
     match peer::stranger(&socket, named) {

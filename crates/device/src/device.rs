@@ -271,6 +271,13 @@ pub trait Device: std::fmt::Debug {
     /// cannot stop one does all of it.
     fn start(&mut self, queue: QueueId, op: Op, max_ns: Option<u64>) -> Result<OpId, DeviceError>;
 
+    /// The same, of an operation of which nobody asks when it ends, but when the next one of its
+    /// queue does. A device that pays for telling ends may tell both together, once that one has
+    /// ended or nothing follows, and the time that they took in equal parts.
+    fn start_open(&mut self, queue: QueueId, op: Op) -> Result<OpId, DeviceError> {
+        self.start(queue, op, None)
+    }
+
     /// Whether `address..address + bytes` is mapped device memory.
     fn check_range(&self, address: u64, bytes: u64) -> Result<(), DeviceError>;
 

@@ -191,8 +191,8 @@ impl<D: Device> State<D> {
     fn start(&mut self) -> bool {
         let mut any = false;
         while self.session.has_ready_work() {
-            match self.session.start_next(None, &mut self.outbox) {
-                Started::Flying | Started::Dropped => any = true,
+            match self.session.start_next(None, false, &mut self.outbox) {
+                Started::Flying | Started::Open | Started::Dropped => any = true,
                 Started::NotNow => break,
             }
         }

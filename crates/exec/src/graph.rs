@@ -55,6 +55,11 @@ enum EventTask {
 }
 
 impl GraphRun {
+    /// The next node.
+    pub(crate) fn next_node(&self) -> Option<&Node> {
+        self.nodes.get(self.next).map(|node| &**node)
+    }
+
     /// The next node's task.
     pub(crate) fn next_task(&mut self) -> Option<Task> {
         let node = self.nodes.get(self.next)?;

@@ -15,7 +15,7 @@
 //! loop {
 //!     for each record in ticket order:  session.accept(command, caller, out)?
 //!     while let Some(ready) = session.next_op():      // a kernel, a copy or a fill
-//!         if the gate admits `ready`:   session.start_next(cut, out) else break
+//!         if the gate admits `ready`:   session.start_next(cut, opens, out) else break
 //!     match session.drive(slice_ns, out):             // executes, completes, answers
 //!         Busy => again soon; Idle / WaitUntil(t) => sleep until t, session.deadline_ns() or news
 //! }

@@ -58,6 +58,8 @@ pub struct Cut {
 pub enum Started {
     /// The operation is in flight.
     Flying,
+    /// The same, and its end is told with that of the next one of its stream.
+    Open,
     /// The device refused it; whoever waits was told. The next operation may be ready.
     Dropped,
     /// The device's queue is full, or nothing is ready: drive first.
@@ -147,20 +149,32 @@ impl<D: Device> Session<D> {
 
     /// Starts the operation that [`Session::next_op`] named. With a `cut` it stops there and the
     /// rest becomes ready again; nothing else of its stream starts meanwhile, so leave it out for
-    /// operations known to be short.
-    pub fn start_next(&mut self, cut: Option<Cut>, out: &mut dyn Output) -> Started {
+    /// operations known to be short. If it `may_stay_open`, and nobody asks when it ends but when
+    /// the next one does, the device may tell both together.
+    pub fn start_next(
+        &mut self,
+        cut: Option<Cut>,
+        may_stay_open: bool,
+        out: &mut dyn Output,
+    ) -> Started {
         let Some(key) = self.next_stream() else { return Started::NotNow };
         let Some(stream) = self.streams.get_mut(key) else { return Started::NotNow };
         let queue = stream.queue;
+        let unnoticed = may_stay_open && stream.ends_unnoticed();
         let Some((_, operation)) = stream.front_operation() else { return Started::NotNow };
         let Some((op, bytes)) = piece(operation, cut) else { return Started::NotNow };
         let stops = self.device.info().capabilities.slice_blocks;
         let max_ns = cut.filter(|_| stops).map(|cut| cut.after_ns);
         let rest = operation.done_bytes + bytes < moved_bytes(&operation.op);
         let hold = max_ns.is_some() || rest;
+        let opens = unnoticed && !hold;
         let mut ranges = device_ranges(&op).into_iter().flatten();
         let mapped = ranges.try_for_each(|(at, bytes)| self.device.check_range(at, bytes));
-        match mapped.and_then(|()| self.device.start(queue, op, max_ns)) {
+        let started = mapped.and_then(|()| match opens {
+            true => self.device.start_open(queue, op),
+            false => self.device.start(queue, op, max_ns),
+        });
+        match started {
             Ok(id) => {
                 self.started += 1;
                 let number = self.started;
@@ -170,7 +184,7 @@ impl<D: Device> Session<D> {
                     stream.hold = hold;
                 }
                 self.settle_from(key, out);
-                Started::Flying
+                if opens { Started::Open } else { Started::Flying }
             }
             Err(DeviceError::QueueFull) => Started::NotNow,
             Err(error) => {

@@ -8,7 +8,7 @@ use weft_wire::command::Comparison;
 use weft_wire::id::{ContextId, STREAMS_MAX, StreamId};
 use weft_wire::progress;
 
-use crate::graph::GraphRun;
+use crate::graph::{GraphRun, Node};
 use crate::output::Caller;
 use crate::shared_event::EventCell;
 use crate::words::WordPlace;
@@ -95,6 +95,12 @@ pub(crate) enum Task {
     },
 }
 
+impl Task {
+    fn is_operation(&self) -> bool {
+        matches!(self, Self::Operation(_))
+    }
+}
+
 /// A task that has not begun.
 #[derive(Debug)]
 pub(crate) struct Queued {
@@ -179,6 +185,20 @@ impl Stream {
             }
             Some(_) | None => None,
         }
+    }
+
+    /// Whether nobody asks when the operation at the front ends, but when the one behind it does.
+    pub(crate) fn ends_unnoticed(&self) -> bool {
+        let Some(front) = self.queued.front() else { return false };
+        if let Some(node) = front.graph.as_ref().and_then(|graph| graph.next_node()) {
+            return matches!(node, Node::Operation { .. });
+        }
+        // The command ends with it.
+        let begun = self.begun.iter().filter(|begun| begun.counts).count() as u64;
+        let ended_then = self.ended + begun + 1;
+        let is_followed = self.queued.get(1).is_some_and(|next| next.task.is_operation());
+        let is_awaited = self.waits.iter().any(|(needed, _)| *needed == ended_then);
+        is_followed && front.counts && front.caller.is_none() && !is_awaited
     }
 
     /// Address and bytes of memory that was to be freed, and now is not: with room for so many
@@ -491,4 +511,4 @@ impl Streams {
 }
 
 /// The nodes of a graph that a launch still has to run are shared with the graph itself.
-pub(crate) type SharedNodes = Arc<Vec<Arc<crate::graph::Node>>>;
+pub(crate) type SharedNodes = Arc<Vec<Arc<Node>>>;

@@ -34,7 +34,7 @@ fn a_fault_answers_all_who_wait_and_all_who_come() {
     bench.launch(stream(1), 0);
     bench.launch(stream(1), 1);
     bench.launch(stream(2), 1);
-    let first = bench.session.start_next(None, &mut bench.out);
+    let first = bench.session.start_next(None, false, &mut bench.out);
     assert_eq!(first, weft_exec::Started::Flying);
     bench.send(&Command::EventRecord { event: event(0), stream: stream(1), record: 1 });
     let waits = [
@@ -161,7 +161,7 @@ fn a_kernel_that_executes_too_long_is_ended() {
     let mut bench = Bench::with(limits);
     bench.launch(LEGACY, 0);
     assert_eq!(
-        bench.session.start_next(Some(cut(1000)), &mut bench.out),
+        bench.session.start_next(Some(cut(1000)), false, &mut bench.out),
         weft_exec::Started::Flying
     );
     bench.fake.borrow_mut().drive_ns = 3000;

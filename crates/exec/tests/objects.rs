@@ -102,6 +102,8 @@ fn a_graph_runs_its_nodes_and_counts_once() {
     assert_eq!(bench.start_all(), [(1, 1), (1, 1)]);
     assert_eq!(bench.word(stream(1)), 0);
     bench.end_one();
+    let open = vec![true, false, true, false];
+    assert_eq!(bench.fake.borrow().open, open, "the event asks when the second one ends");
     assert_eq!((bench.word(stream(1)), bench.word(stream(2))), (1, 1));
     bench.run();
     assert_eq!(bench.word(stream(1)), 2);

@@ -323,7 +323,7 @@ fn the_rest_of_a_piece_comes_first() {
     bench.launch(stream(1), 1);
     let ready = bench.session.next_op().unwrap();
     assert!(ready.sliceable && ready.units == 4 && ready.estimate_ns == Some(5000));
-    assert_eq!(bench.session.start_next(Some(cut(1000)), &mut bench.out), Started::Flying);
+    assert_eq!(bench.session.start_next(Some(cut(1000)), false, &mut bench.out), Started::Flying);
     assert_eq!(bench.session.next_op(), None, "the stream holds until the piece has ended");
     bench.end_as(Outcome::Partial { reached: 3 });
     assert_eq!(bench.word(stream(1)), 0);
@@ -345,7 +345,10 @@ fn many_narrow_rows_get_a_limit() {
         let fill = FillSpec { pitch: 4096, width: 1, height: rows, ..common::fill(memory, 1) };
         bench.send(&Command::Fill { stream: stream(1), fill });
         assert_eq!(bench.session.next_op().unwrap().sliceable, sliceable, "{rows} rows");
-        assert_eq!(bench.session.start_next(Some(cut(1000)), &mut bench.out), Started::Flying);
+        assert_eq!(
+            bench.session.start_next(Some(cut(1000)), false, &mut bench.out),
+            Started::Flying
+        );
         assert_eq!(bench.fake.borrow().limits.last(), Some(&Some(1000)));
         bench.end_as(Outcome::Partial { reached: rows / 2 });
         assert_eq!(bench.session.next_op().unwrap().units, rows - rows / 2);
@@ -417,4 +420,31 @@ fn a_full_device_keeps_the_operation_ready() {
     assert!(bench.session.has_ready_work());
     bench.end_one();
     assert_eq!(bench.start_all(), [(1, 1)]);
+}
+
+/// A device may tell the end of an operation with that of the next one where nobody asks for it.
+#[test]
+fn an_operation_ends_unnoticed_if_another_follows_and_nobody_waits() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false), (2, false)]);
+    bench.create_event(0);
+    let open = |bench: &mut Bench| {
+        let before = bench.fake.borrow().open.len();
+        bench.start_all();
+        bench.fake.borrow().open[before..].to_vec()
+    };
+    (0..3).for_each(|_| bench.launch(stream(1), 0));
+    assert_eq!(open(&mut bench), [true, true, false], "the last may be waited for");
+    bench.launch(stream(1), 0);
+    bench.send(&Command::EventRecord { event: event(0), stream: stream(1), record: 1 });
+    bench.launch(stream(1), 0);
+    assert_eq!(open(&mut bench), [false, false], "an event has a time");
+    bench.run();
+    // Somebody waits for the second of three.
+    (0..2).for_each(|_| bench.launch(stream(1), 0));
+    let waits = bench.call(&Command::StreamSynchronize { stream: stream(1) });
+    bench.launch(stream(1), 0);
+    assert_eq!(open(&mut bench), [true, false, false]);
+    bench.run();
+    assert_eq!(bench.status(waits), Some(Status::SUCCESS));
 }

@@ -411,7 +411,8 @@ impl Tenant {
             Move::Garbage(kind, changes) => self.garbage(*kind, changes),
             Move::Start(limit) => {
                 let ready = self.bench.session.next_op().is_some();
-                let started = self.bench.session.start_next(limit.map(cut), &mut self.bench.out);
+                let started =
+                    self.bench.session.start_next(limit.map(cut), true, &mut self.bench.out);
                 assert_eq!(ready, started != weft_exec::Started::NotNow);
             }
             Move::End(at, end) => self.end(*at, *end),
@@ -525,7 +526,7 @@ impl Bench {
             }
         }
         while self.session.has_ready_work() && self.session.in_flight() < 8 {
-            let _ = self.session.start_next(None, &mut self.out);
+            let _ = self.session.start_next(None, true, &mut self.out);
         }
         let first = self.fake.borrow().in_flight.first().copied();
         if let (Some(op), None) = (first, self.session.fault()) {

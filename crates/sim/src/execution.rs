@@ -70,10 +70,15 @@ impl World {
                 (true, true) => Length::Told,
             };
             let is_guess = back.is_some_and(|flight| flight.guessed);
-            let runs_ahead = self.setup.runs_ahead;
+            let flies_ns = state.gate.in_flight_ns();
+            let flying = state.flights.len();
+            let depth = match self.setup.runs_ahead {
+                true => state.ahead.depth(state.gate.is_alone(), flying, flies_ns, estimate_ns),
+                false => 1,
+            };
             if self.setup.careful
                 && !state.gate.page().is_by_wall()
-                && !state.gate.may_join(state.flights.len(), is_guess, length, runs_ahead)
+                && !state.gate.may_join(flying, is_guess, length, depth)
             {
                 return;
             }
@@ -272,6 +277,9 @@ impl World {
         let unforeseen_ns = 2 * state.meter.unsettled_ns() + state.underestimated_ns();
         let estimate_ns = flight.map_or(0, |flight| flight.estimate_ns);
         state.gate.charge(estimate_ns, charge_ns);
+        if flight.is_some_and(|flight| !flight.guessed) {
+            state.ahead.ended(estimate_ns, op.ns);
+        }
         // The whole grid at the pace of this piece.
         state.learn(op.key, op.whole_ns);
         if !op.ends_kernel {

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use weft_turn::{GrantKind, Holder, Meter, Pieces, PlainPage, Predictor, Slicing, is_surprise};
+use weft_turn::{
+    Ahead, GrantKind, Holder, Meter, Pieces, PlainPage, Predictor, Slicing, is_surprise,
+};
 
 use crate::kernel::Kernel;
 use crate::random::Random;
@@ -89,6 +91,7 @@ pub(crate) struct Worker {
     issued: usize,
     random: Random,
     predictor: Predictor,
+    pub(crate) ahead: Ahead,
     pub(crate) pieces: Pieces,
 }
 
@@ -119,6 +122,7 @@ impl Worker {
             issued: 0,
             random,
             predictor: Predictor::default(),
+            ahead: Ahead::default(),
             pieces: Pieces::new(Slicing::Time),
         }
     }

@@ -13,7 +13,7 @@ use crate::error::TaskError;
 use crate::protocol::{self, Open, Opened, VERSION};
 
 /// The daemon may have to start the runner, which attaches to every device.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 
 /// A runner takes a request within this time, or is given up.
 const SEND_LIMIT: Duration = Duration::from_secs(30);

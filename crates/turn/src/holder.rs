@@ -14,10 +14,6 @@ pub const PREPARED_SPIN: Duration = Duration::from_micros(300);
 /// Operations of up to this part of a slice start whenever less than a slice is in flight.
 const SHORT_PART: u64 = 8;
 
-/// Operations of predicted length that fly at once on a device that runs ahead: one executes, the
-/// next one is at hand.
-pub const PREDICTED_DEPTH: usize = 2;
-
 /// What is known of how long an operation takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
@@ -130,23 +126,17 @@ impl<P: HolderPage> Holder<P> {
 
     /// Whether an operation may start beside `flying` others, of which one `is_guess`. Where a
     /// device tells how long operations take, the budget bounds them. Where that is predicted,
-    /// short ones can turn out long, all of those that fly, so they are few: a tenant that waits,
-    /// or comes to wait, waits for that many; and there is one where nothing `runs_ahead`, because
-    /// then the next is begun by who starts it. One of which nothing is known executes alone: a
-    /// budget full of guesses would let the turn last as long as they really take.
+    /// short ones can turn out long, all of those that fly, so they are no more than `depth`: a
+    /// tenant that waits, or comes to wait, waits for that many. [`Ahead`](crate::Ahead) says how
+    /// many; one where a device does not run ahead, because then the next is begun by who starts
+    /// it. One of which nothing is known executes alone: a budget full of guesses would let the
+    /// turn last as long as they really take.
     #[must_use]
-    pub fn may_join(
-        &self,
-        flying: usize,
-        is_guess: bool,
-        length: Length,
-        runs_ahead: bool,
-    ) -> bool {
+    pub fn may_join(&self, flying: usize, is_guess: bool, length: Length, depth: usize) -> bool {
         let beside = match length {
             Length::Guessed => 0,
             Length::Predicted if self.is_unmanaged() => usize::MAX,
-            Length::Predicted if runs_ahead => PREDICTED_DEPTH - 1,
-            Length::Predicted => 0,
+            Length::Predicted => depth.saturating_sub(1),
             Length::Told => usize::MAX,
         };
         !is_guess && flying <= beside
@@ -391,6 +381,13 @@ impl<P: HolderPage> Holder<P> {
     pub fn is_revoked(&self) -> bool {
         let revoked = self.page.revoked();
         self.turn.is_some_and(|turn| turn.grant.epoch <= revoked)
+    }
+
+    /// Whether nobody else wants the device, as far as the grant in use tells.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        let is_renewed = |turn: Held| turn.grant.kind == GrantKind::Renewing;
+        !self.is_revoked() && self.turn.is_none_or(is_renewed)
     }
 
     /// Whether the daemon named this session as the next one.

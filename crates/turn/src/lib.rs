@@ -8,7 +8,7 @@
 //! charged, [`Predictor`] what it will take, [`Pieces`] where it is cut. Between them lies a
 //! control page, which each side sees through a trait ([`DaemonPage`], [`HolderPage`]): shared
 //! memory in the node, plain cells in the simulator. Both drive this code; there is no clock, no
-//! memory and no thread in it.
+//! memory and no thread in it. [`Ahead`] says how many operations fly at once whose length is only predicted.
 //!
 //! | rule | source |
 //! |---|---|
@@ -23,6 +23,7 @@
 extern crate alloc;
 
 pub mod account;
+mod ahead;
 mod daemon;
 mod gate;
 mod grace;
@@ -33,10 +34,11 @@ mod pieces;
 mod plain;
 mod predict;
 
+pub use ahead::{Ahead, PREDICTED_DEPTH};
 pub use daemon::{Contender, Decision, Effect, Host, Turns};
 pub use gate::{Gate, Revocation};
 pub use grace::Grace;
-pub use holder::{Admission, HOLDER_SPIN, Holder, Length, PREDICTED_DEPTH, PREPARED_SPIN, WaitFor};
+pub use holder::{Admission, HOLDER_SPIN, Holder, Length, PREPARED_SPIN, WaitFor};
 pub use meter::{Accounting, Meter, SETTLE_NS};
 pub use page::{Abandoned, DaemonPage, Demand, Grant, GrantKind, HolderPage, Report};
 pub use pieces::{Cut, Limit, Operation, Pieces, Size, Slicing};

@@ -222,17 +222,17 @@ fn a_slice_bounds_what_flies() {
 #[test]
 fn few_of_predicted_length_fly_and_a_guess_flies_alone() {
     let (.., [holder, _]) = two();
-    let may = |flying, length| holder.may_join(flying, false, length, true);
+    let may = |flying, length| holder.may_join(flying, false, length, PREDICTED_DEPTH);
     assert!(may(PREDICTED_DEPTH - 1, Length::Predicted));
     assert!(!may(PREDICTED_DEPTH, Length::Predicted));
-    assert!(holder.may_join(0, false, Length::Predicted, false));
-    assert!(!holder.may_join(1, false, Length::Predicted, false));
+    assert!(holder.may_join(0, false, Length::Predicted, 1));
+    assert!(!holder.may_join(1, false, Length::Predicted, 1));
     assert!(may(100, Length::Told));
     assert!(may(0, Length::Guessed) && !may(1, Length::Guessed));
-    assert!(!holder.may_join(1, true, Length::Told, true), "something joins a guess");
+    assert!(!holder.may_join(1, true, Length::Told, PREDICTED_DEPTH), "something joins a guess");
     let terms = Terms { unmanaged: true, ..Terms::default() };
     let free = Holder::new(PlainPage::new(terms, Rc::new(Cell::new(0))));
-    assert!(free.may_join(100, false, Length::Predicted, false));
+    assert!(free.may_join(100, false, Length::Predicted, 1));
 }
 
 /// Beside a user-facing vGPU a kernel that is not cut starts behind another one when a request

@@ -11,13 +11,13 @@ use super::via::Remote;
 use super::{Context, median, min_max_ratio};
 
 /// A set of tenants: name, weights, kernel sizes in µs.
-pub(super) type Set = (&'static str, &'static [u32], &'static [u64]);
+pub(super) type Set<'a> = (&'static str, &'static [u32], &'a [u64]);
 
 /// Size of the long kernel, whose work is counted in blocks of [`BLOCK_US`].
 pub(super) const LONG_US: u64 = 1_900_000;
 const BLOCK_US: u64 = 100;
 
-const SETS: [Set; 5] = [
+const SETS: [Set<'static>; 5] = [
     ("3_equal", &[1, 2, 3], &[285, 285, 285]),
     ("3_mixed", &[1, 2, 3], &[21, 391, 1605]),
     ("6_equal", &[1, 2, 2, 3, 3, 4], &[285, 285, 285, 285, 285, 285]),
@@ -25,7 +25,7 @@ const SETS: [Set; 5] = [
     LONG,
 ];
 /// One of six tenants launches kernels that are 300 quanta long.
-const LONG: Set = ("6_long", &[1, 2, 2, 3, 3, 4], &[285, 285, 285, LONG_US, 285, 285]);
+const LONG: Set<'static> = ("6_long", &[1, 2, 2, 3, 3, 4], &[285, 285, 285, LONG_US, 285, 285]);
 
 /// The quantum on a genuine GPU: that of the paced device, so that a window has as many turns.
 const GPU_QUANTUM: (&str, &str) = ("scheduling.quantum_us", "6000");
@@ -40,13 +40,16 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let window_s = if context.quick { 2 } else { 10 };
     let text = format!("{WINDOWS} windows of {window_s} s per set, after one of warm-up");
     context.check_only(SETS.iter().map(|set| set.0))?;
-    let sets: Vec<Set> = SETS.into_iter().filter(|set| context.wants(set.0)).collect();
+    let sets: Vec<Set<'_>> = SETS.into_iter().filter(|set| context.wants(set.0)).collect();
     let mut document = Document::new("fairness", context.pace.mode(), &text);
     document.figure("window_s", if context.quick { 2.0 } else { 10.0 });
     let (mut worst, mut worst_window, mut overhead_max) = (f64::MAX, f64::MAX, 0.0_f64);
+    let alone = Alone::measure(context, &sets, window_s)?;
+    alone.document(&mut document);
     for set in &sets {
         let result = share(context, &[], *set, window_s, WINDOWS)?;
         report(&mut document, set.0, &result);
+        alone.report(&mut document, *set, &result);
         worst = worst.min(median(&result.mmr));
         worst_window = worst_window.min(result.worst());
         overhead_max = overhead_max.max(result.overhead);
@@ -97,6 +100,8 @@ fn report(document: &mut Document, set: &str, result: &Shared) {
 }
 
 pub(super) struct Shared {
+    /// Work done by each tenant in each window over its weight's part of the window.
+    normalised: Vec<Vec<f64>>,
     /// One per window.
     pub(super) mmr: Vec<f64>,
     /// Window over modelled time of the work done in it: 1 is a device that is never idle.
@@ -115,7 +120,56 @@ struct Books {
 impl Shared {
     /// The MMR of the worst window.
     fn worst(&self) -> f64 {
-        self.mmr.iter().copied().fold(f64::MAX, f64::min)
+        least(&self.mmr)
+    }
+}
+
+fn least(of: &[f64]) -> f64 {
+    of.iter().copied().fold(f64::MAX, f64::min)
+}
+
+/// What tenants do that have a node of this GPU to themselves. There a kernel takes the device more
+/// than its work says, the more the shorter it is, and tenants pay for what they take: so shares are
+/// also told by what each would do alone.
+struct Alone {
+    /// Kernel size in µs, and the work done by its tenant over wall time.
+    rates: Vec<(u64, f64)>,
+}
+
+impl Alone {
+    /// Nothing on a paced device, where kernels take what their names say.
+    fn measure(context: &Context, sets: &[Set<'_>], window_s: u64) -> Result<Self> {
+        let mut rates: Vec<(u64, f64)> = Vec::new();
+        if context.pace.is_modelled() {
+            return Ok(Self { rates });
+        }
+        for us in sets.iter().flat_map(|set| set.2) {
+            if rates.iter().all(|known| known.0 != *us) {
+                let set: Set<'_> = ("alone", &[1], std::slice::from_ref(us));
+                rates.push((*us, 1.0 / share(context, &[], set, window_s, 1)?.overhead));
+            }
+        }
+        Ok(Self { rates })
+    }
+
+    fn document(&self, document: &mut Document) {
+        for (us, rate) in &self.rates {
+            document.baseline(format!("alone_{us}us"), *rate);
+        }
+    }
+
+    fn report(&self, document: &mut Document, set: Set<'_>, result: &Shared) {
+        let rate_of =
+            |us: &u64| self.rates.iter().find(|known| known.0 == *us).map(|known| known.1);
+        let Some(rates) = set.2.iter().map(rate_of).collect::<Option<Vec<f64>>>() else { return };
+        let mmr_of = |done: &Vec<f64>| {
+            let of_alone: Vec<f64> =
+                done.iter().zip(&rates).map(|(done, rate)| done / rate).collect();
+            min_max_ratio(&of_alone)
+        };
+        let mmr: Vec<f64> = result.normalised.iter().map(mmr_of).collect();
+        document.figure(format!("mmr_of_alone_{}", set.0), median(&mmr));
+        document.figure(format!("mmr_of_alone_{}_min", set.0), least(&mmr));
     }
 }
 
@@ -123,7 +177,7 @@ impl Shared {
 fn share(
     context: &Context,
     settings: &[(&str, &str)],
-    set: Set,
+    set: Set<'_>,
     window_s: u64,
     windows: u64,
 ) -> Result<Shared> {
@@ -137,7 +191,7 @@ fn share(
 pub(super) fn contend(
     context: &Context,
     host: &Host,
-    set: Set,
+    set: Set<'_>,
     window_s: u64,
     windows: u64,
 ) -> Result<Shared> {
@@ -155,7 +209,7 @@ pub(super) fn contend(
     for tenant in tenants {
         reports.push(ShareReport::parse(tenant.finish()?)?);
     }
-    let (mut mmr, mut overheads) = (Vec::new(), Vec::new());
+    let (mut all, mut mmr, mut overheads) = (Vec::new(), Vec::new(), Vec::new());
     for window in 1..=windows {
         let index = usize::try_from(window)?;
         let mut work_s = Vec::new();
@@ -178,6 +232,7 @@ pub(super) fn contend(
             .map(|(work, &weight)| work / (window_s * f64::from(weight) / f64::from(total_weight)))
             .collect();
         mmr.push(min_max_ratio(&normalised));
+        all.push(normalised);
         overheads.push(window_s / work_s.iter().sum::<f64>());
     }
     let books = match host {
@@ -187,7 +242,7 @@ pub(super) fn contend(
             Some(Books { closure, kept: host.kept()? })
         }
     };
-    Ok(Shared { mmr, overhead: median(&overheads), books })
+    Ok(Shared { normalised: all, mmr, overhead: median(&overheads), books })
 }
 
 /// The program of a tenant with kernels of `us`.

@@ -19,7 +19,7 @@ use super::{Context, median};
 const VGPUS: u32 = 1024;
 const VGPUS_QUICK: u32 = 64;
 /// Who works beside the idle ones.
-const WORKING: Set = ("3_equal", &[1, 2, 3], &[285, 285, 285]);
+const WORKING: Set<'static> = ("3_equal", &[1, 2, 3], &[285, 285, 285]);
 /// Descriptors of this process besides the two pipes per tenant.
 const OTHER_FILES: u64 = 64;
 

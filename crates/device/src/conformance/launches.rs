@@ -1,7 +1,7 @@
 //! Modules and kernels.
 
 use super::{Behaviour, done, launch, load, run, run_for, upload, wait, words};
-use crate::{Device, DeviceError, FaultKind, LoadError, Op, Outcome, QueueId};
+use crate::{Device, DeviceError, Driven, FaultKind, LoadError, Op, Outcome, QueueId};
 
 pub(super) fn behaviours<D: Device>() -> Vec<Behaviour<D>> {
     vec![
@@ -9,6 +9,8 @@ pub(super) fn behaviours<D: Device>() -> Vec<Behaviour<D>> {
         ("broken images are refused", broken_images_are_refused),
         ("every thread runs", every_thread_runs),
         ("queues keep their order", queues_keep_their_order),
+        ("ends may be told together", ends_may_be_told_together),
+        ("a fault ends what is open", a_fault_ends_what_is_open),
         ("globals live as long as the module", globals_live_as_long_as_the_module),
         ("dynamic shared memory", dynamic_shared_memory),
         ("blocks run in ranges", blocks_run_in_ranges),
@@ -62,6 +64,50 @@ fn queues_keep_their_order<D: Device>(device: &mut D) {
     assert_ne!(a, b);
     let got = words(device, out, 256);
     assert_eq!((got[0], got[127], got[128]), (0, 127, 1128));
+}
+
+/// Operations that end unnoticed on one queue, then one on another, then one behind which nothing
+/// comes: all end, in order, and what they took adds up to no more than passed.
+fn ends_may_be_told_together<D: Device>(device: &mut D) {
+    let module = load(device);
+    let out = device.alloc(4096).unwrap();
+    let iota = |base: u64| Op::Launch(launch(&module, "iota", 4, 32, &[out, base]));
+    let began_ns = device.now_ns();
+    let mut started = Vec::new();
+    for base in 0..5 {
+        started.push(device.start_open(QueueId(3), iota(base)).unwrap());
+    }
+    started.push(device.start(QueueId(3), iota(5), None).unwrap());
+    started.push(device.start_open(QueueId(3), iota(6)).unwrap());
+    started.push(device.start_open(QueueId(4), iota(7)).unwrap());
+    started.push(device.start(QueueId(4), iota(8), Some(1_000_000)).unwrap());
+    started.push(device.start_open(QueueId(4), iota(9)).unwrap());
+    let (mut ended, mut took_ns, mut last_ns) = (Vec::new(), 0, 0);
+    while ended.len() < started.len() {
+        let driven = device.drive(1_000_000);
+        while let Some(done) = device.poll() {
+            assert_eq!(done.outcome, Outcome::Done);
+            assert!(done.start_ns >= last_ns && done.end_ns >= done.start_ns, "{done:?}");
+            last_ns = done.end_ns;
+            took_ns += done.end_ns - done.start_ns;
+            ended.push(done.op);
+        }
+        assert!(driven != Driven::Idle || ended.len() == started.len(), "{ended:?} of {started:?}");
+    }
+    assert_eq!(ended, started);
+    // The device's clock and the host's agree to some microseconds.
+    let passed_ns = device.now_ns() - began_ns;
+    assert!(took_ns > 0 && took_ns <= passed_ns + 200_000, "{took_ns} ns in {passed_ns} ns");
+    assert_eq!(words(device, out, 2), [9, 10]);
+}
+
+fn a_fault_ends_what_is_open<D: Device>(device: &mut D) {
+    let module = load(device);
+    let op = || Op::Launch(launch(&module, "traps", 1, 1, &[]));
+    let first = device.start_open(QueueId(3), op()).unwrap();
+    let _ = device.start_open(QueueId(3), op());
+    let ended = wait(device, first);
+    assert!(matches!(ended.outcome, Outcome::Fault(_)), "{ended:?}");
 }
 
 fn globals_live_as_long_as_the_module<D: Device>(device: &mut D) {

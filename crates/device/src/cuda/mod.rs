@@ -43,7 +43,7 @@ use self::driver::{
 };
 use self::extents::Heap;
 use self::module::{Module, Symbols};
-use self::operation::InFlight;
+use self::operation::{End, InFlight};
 use self::printed::Printed;
 use self::rates::{Rates, Waves};
 use self::timeline::{Timeline, monotonic_ns};
@@ -216,6 +216,17 @@ impl CudaDevice {
         }
     }
 
+    fn begin(&mut self, queue: QueueId, op: Op, end: End) -> Result<OpId, DeviceError> {
+        if let Some(reason) = &self.lost {
+            return Err(DeviceError::Lost(reason.clone()));
+        }
+        if self.in_flight.len() >= IN_FLIGHT_MAX {
+            return Err(DeviceError::QueueFull);
+        }
+        self.bring_all()?;
+        self.submit(queue, op, end)
+    }
+
     fn done(&self, call: &str, code: Code) -> Result<(), DeviceError> {
         if code == SUCCESS {
             return Ok(());
@@ -378,14 +389,11 @@ impl Device for CudaDevice {
     }
 
     fn start(&mut self, queue: QueueId, op: Op, max_ns: Option<u64>) -> Result<OpId, DeviceError> {
-        if let Some(reason) = &self.lost {
-            return Err(DeviceError::Lost(reason.clone()));
-        }
-        if self.in_flight.len() >= IN_FLIGHT_MAX {
-            return Err(DeviceError::QueueFull);
-        }
-        self.bring_all()?;
-        self.submit(queue, op, max_ns)
+        self.begin(queue, op, End::Told { max_ns })
+    }
+
+    fn start_open(&mut self, queue: QueueId, op: Op) -> Result<OpId, DeviceError> {
+        self.begin(queue, op, End::Open)
     }
 
     fn wave(&self, launch: &Launch) -> Option<u64> {
@@ -432,6 +440,8 @@ impl Device for CudaDevice {
     }
 
     fn drive(&mut self, _slice_ns: u64) -> Driven {
+        // If it fails, what is open ends as the fault that it failed for, or is tried again.
+        let _ = self.close();
         self.collect();
         if !self.finished.is_empty() {
             return Driven::Busy;

@@ -1,5 +1,6 @@
 //! Operations in flight: each between two timing events on its queue's stream, or behind another
-//! and before one.
+//! and before one. Several short ones of a queue may have one event behind all: an event with a time
+//! costs the device some two microseconds (`bench/programs/completions.c`).
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -49,7 +50,8 @@ pub(super) struct InFlight {
     queue: QueueId,
     /// Nothing if it was behind another: it began when that ended.
     begin: Option<Handle>,
-    end: Handle,
+    /// Nothing if its end is told with that of the next one.
+    end: Option<Handle>,
     kernel: String,
     /// Of a launch: what of it runs.
     blocks: Option<Blocks>,
@@ -57,19 +59,26 @@ pub(super) struct InFlight {
     _op: Op,
 }
 
+/// How the end of an operation is told.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum End {
+    /// By itself; after about `max_ns` it stops.
+    Told { max_ns: Option<u64> },
+    /// With that of the next one.
+    Open,
+}
+
+/// The events before and behind an operation, and what of a launch runs.
+type Enqueued = (Option<Handle>, Option<Handle>, Option<Blocks>);
+
 impl CudaDevice {
     /// Puts one operation on its queue's stream. A kernel may fault before the next call returns;
     /// then its operation completes with the fault.
-    pub(super) fn submit(
-        &mut self,
-        queue: QueueId,
-        op: Op,
-        max_ns: Option<u64>,
-    ) -> Result<OpId, DeviceError> {
+    pub(super) fn submit(&mut self, queue: QueueId, op: Op, end: End) -> Result<OpId, DeviceError> {
         let id = OpId(self.next);
         self.next += 1;
         let asked_ns = monotonic_ns();
-        match self.enqueue(queue, &op, max_ns) {
+        match self.enqueue(queue, &op, end) {
             Ok((begin, end, blocks)) => {
                 let kernel = self.name_of(&op);
                 if self.in_flight.is_empty() {
@@ -91,40 +100,61 @@ impl CudaDevice {
         Ok(id)
     }
 
-    fn enqueue(
-        &mut self,
-        queue: QueueId,
-        op: &Op,
-        max_ns: Option<u64>,
-    ) -> Result<(Option<Handle>, Handle, Option<Blocks>), DeviceError> {
+    fn enqueue(&mut self, queue: QueueId, op: &Op, end: End) -> Result<Enqueued, DeviceError> {
         self.make_current()?;
         if self.in_flight.is_empty() {
             self.timeline.refresh(&self.driver);
         }
+        let max_ns = match end {
+            End::Told { max_ns } => max_ns,
+            End::Open => None,
+        };
+        if max_ns.is_some() || self.in_flight.back().is_some_and(|last| last.queue != queue) {
+            self.close()?;
+        }
         let stream = self.stream(queue)?;
-        let end = self.event()?;
-        // An event costs the device some microseconds between two kernels.
+        let end = if matches!(end, End::Open) { None } else { Some(self.event()?) };
         let follows = max_ns.is_none() && self.is_working(queue);
         let begin = if follows { None } else { Some(self.event()?) };
         let started = self.between((begin, end), stream, op, max_ns);
         if started.is_err() {
-            self.free_events.extend(begin.into_iter().chain([end]));
+            self.free_events.extend(begin.into_iter().chain(end));
         }
         Ok((begin, end, started?))
     }
 
     /// Whether what was started last is this queue's and has not ended.
     fn is_working(&self, queue: QueueId) -> bool {
-        self.in_flight.back().filter(|last| last.queue == queue).is_some_and(|last| {
+        let last = self.in_flight.back().filter(|last| last.queue == queue);
+        last.is_some_and(|last| match last.end {
+            None => true,
             // SAFETY: the event was recorded in this context and is destroyed with it.
-            unsafe { (self.driver.event_query)(last.end) == NOT_READY }
+            Some(end) => unsafe { (self.driver.event_query)(end) == NOT_READY },
         })
     }
 
-    /// Puts an operation between two events, or before one.
+    /// Sees to it that the end of what was started last is told.
+    pub(super) fn close(&mut self) -> Result<(), DeviceError> {
+        let Some(queue) = self.in_flight.back().filter(|last| last.end.is_none()) else {
+            return Ok(());
+        };
+        let queue = queue.queue;
+        self.make_current()?;
+        let (stream, end) = (self.stream(queue)?, self.event()?);
+        if let Err(error) = self.record(end, stream) {
+            self.free_events.push(end);
+            return Err(error);
+        }
+        if let Some(last) = self.in_flight.back_mut() {
+            last.end = Some(end);
+        }
+        Ok(())
+    }
+
+    /// Puts an operation between two events, or behind or before something else.
     fn between(
         &self,
-        (begin, end): (Option<Handle>, Handle),
+        (begin, end): (Option<Handle>, Option<Handle>),
         stream: Handle,
         op: &Op,
         max_ns: Option<u64>,
@@ -138,7 +168,9 @@ impl CudaDevice {
             Op::Copy { dst, src, shape } => self.copy(dst, src, *shape, stream)?,
             Op::Fill(fill) => self.fill(fill, stream)?,
         }
-        self.record(end, stream)?;
+        if let Some(end) = end {
+            self.record(end, stream)?;
+        }
         Ok(blocks)
     }
 
@@ -397,29 +429,40 @@ impl CudaDevice {
 
     /// Moves operations that have ended to `finished`, in the order they were started.
     pub(super) fn collect(&mut self) {
-        while let Some(first) = self.in_flight.front() {
-            // SAFETY: the event was recorded in this context and is destroyed with it.
-            let code = unsafe { (self.driver.event_query)(first.end) };
-            if code == NOT_READY {
+        while let Some(end) = self.front_end() {
+            let code = match end {
+                // SAFETY: the event was recorded in this context and is destroyed with it.
+                Some(end) => unsafe { (self.driver.event_query)(end) },
+                // The driver records nothing any more.
+                None => self.failed.get(),
+            };
+            if code == NOT_READY || (end.is_none() && !is_final(code)) {
                 return;
             }
             let since_ns = self.front_since_ns.max(self.last_end_ns);
-            let Some(ended) = self.in_flight.pop_front() else { return };
+            let together = self.in_flight.iter().take_while(|flying| flying.end != end).count();
+            let together = (together + 1).min(self.in_flight.len());
+            let ended: Vec<InFlight> = self.in_flight.drain(..together).collect();
             self.front_since_ns = monotonic_ns();
-            let completion = self.completion(&ended, code, since_ns);
-            let free = self.timeline.advance(ended.end, completion.end_ns);
-            self.free_events.extend(ended.begin.into_iter().chain([free]));
-            self.finished.push_back(completion);
+            match end.filter(|_| code == SUCCESS) {
+                Some(end) => self.completed(&ended, end),
+                None => self.ended_by_fault(&ended, code, since_ns),
+            }
         }
     }
 
-    /// What became of an operation that was the oldest since `since_ns` of the host's clock.
-    fn completion(&mut self, ended: &InFlight, code: Code, since_ns: u64) -> Completion {
-        if code != SUCCESS {
-            return self.faulted(ended.id, ended.kernel.clone(), code, since_ns);
-        }
-        let begin_ns = ended.begin.map_or(0, |begin| self.timeline.at_ns(&self.driver, begin));
-        let ended_ns = self.timeline.at_ns(&self.driver, ended.end);
+    /// The event that tells the end of the oldest operation, maybe with others; `Some(None)` if
+    /// none was recorded yet.
+    fn front_end(&self) -> Option<Option<Handle>> {
+        self.in_flight.front()?;
+        Some(self.in_flight.iter().find_map(|flying| flying.end))
+    }
+
+    /// Operations of one queue ended, the last of them with an event.
+    fn completed(&mut self, ended: &[InFlight], end: Handle) {
+        let Some(first) = ended.first() else { return };
+        let begin_ns = first.begin.map_or(0, |begin| self.timeline.at_ns(&self.driver, begin));
+        let ended_ns = self.timeline.at_ns(&self.driver, end);
         let end_ns = ended_ns.max(self.last_end_ns);
         // Operations of several queues overlap; each is charged for what it adds.
         let start_ns = begin_ns.clamp(self.last_end_ns, end_ns);
@@ -427,17 +470,38 @@ impl CudaDevice {
         if let Some(page) = &self.page {
             page.occupy(start_ns, end_ns);
         }
-        let mut outcome = Outcome::Done;
-        if let Some(Blocks { key, count, wave, next }) = ended.blocks {
-            // What it took, also where others hid it.
-            if ended.begin.is_some() {
-                self.rates.learn(key, (count, wave), ended_ns.saturating_sub(begin_ns));
+        let free = self.timeline.advance(end, end_ns);
+        self.free_events.extend(first.begin.into_iter().chain([free]));
+        let (took_ns, count) = (end_ns - start_ns, ended.len() as u64);
+        for (index, flown) in (0..).zip(ended) {
+            let mut outcome = Outcome::Done;
+            if let Some(Blocks { key, count: blocks, wave, next }) = flown.blocks {
+                // What it took, also where others hid it.
+                if flown.begin.is_some() && count == 1 {
+                    self.rates.learn(key, (blocks, wave), ended_ns.saturating_sub(begin_ns));
+                }
+                if let Some(reached) = next {
+                    outcome = Outcome::Partial { reached };
+                }
             }
-            if let Some(reached) = next {
-                outcome = Outcome::Partial { reached };
-            }
+            let part_ns = |parts: u64| start_ns + took_ns * parts / count;
+            let (start_ns, end_ns) = (part_ns(index), part_ns(index + 1));
+            self.finished.push_back(Completion { op: flown.id, outcome, start_ns, end_ns });
         }
-        Completion { op: ended.id, outcome, start_ns, end_ns }
+    }
+
+    /// Operations of which the first was the oldest since `since_ns` of the host's clock ended by a
+    /// fault: of one of them, and nobody says of which.
+    fn ended_by_fault(&mut self, ended: &[InFlight], code: Code, mut since_ns: u64) {
+        let mut names: Vec<&str> = ended.iter().map(|flown| flown.kernel.as_str()).collect();
+        names.dedup();
+        let kernel = names.join(" or ");
+        for flown in ended {
+            let completion = self.faulted(flown.id, kernel.clone(), code, since_ns);
+            since_ns = completion.end_ns;
+            self.free_events.extend(flown.begin.into_iter().chain(flown.end));
+            self.finished.push_back(completion);
+        }
     }
 
     /// A fault after work since `since_ns`, which is charged: the driver keeps no timestamps then.

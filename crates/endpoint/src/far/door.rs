@@ -19,7 +19,7 @@ use weft_wire::remote::{Open, to_hex};
 use crate::tls::digest;
 
 /// The daemon answers within this time, the start of a worker included.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+const ANSWER_LIMIT: Duration = Duration::from_secs(75);
 
 /// What the daemon handed over.
 #[derive(Debug)]

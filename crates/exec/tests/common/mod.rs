@@ -53,6 +53,8 @@ pub struct Fake {
     pub started: Vec<(OpId, QueueId, Op)>,
     /// After how long each was to stop.
     pub limits: Vec<Option<u64>>,
+    /// Of each that was started: whether its end may be told with that of the next one.
+    pub open: Vec<bool>,
     pub in_flight: BTreeSet<OpId>,
     finished: VecDeque<Completion>,
     pub allocations: BTreeMap<u64, u64>,
@@ -159,7 +161,13 @@ impl Device for FakeDevice {
         let id = OpId(state.started.len() as u64);
         state.started.push((id, queue, op));
         state.limits.push(max_ns);
+        state.open.push(false);
         state.in_flight.insert(id);
+        Ok(id)
+    }
+    fn start_open(&mut self, queue: QueueId, op: Op) -> Result<OpId, DeviceError> {
+        let id = self.start(queue, op, None)?;
+        *self.state.borrow_mut().open.last_mut().unwrap() = true;
         Ok(id)
     }
     fn check_range(&self, address: u64, bytes: u64) -> Result<(), DeviceError> {
@@ -380,8 +388,8 @@ impl Bench {
     pub fn start_all(&mut self) -> Vec<(u32, u32)> {
         let before = self.fake.borrow().started.len();
         while self.session.next_op().is_some() {
-            match self.session.start_next(None, &mut self.out) {
-                Started::Flying | Started::Dropped => {}
+            match self.session.start_next(None, true, &mut self.out) {
+                Started::Flying | Started::Open | Started::Dropped => {}
                 Started::NotNow => break,
             }
         }

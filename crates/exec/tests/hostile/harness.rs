@@ -143,8 +143,8 @@ impl Attack {
         let limit = (how & 1 == 1).then(|| 1000 * u64::from(how));
         let limit = limit.map(|most| Cut { after_ns: most, after_bytes: most });
         for _ in 0..how % 8 {
-            match self.session.start_next(limit, &mut self.tenant) {
-                Started::Flying | Started::Dropped => {}
+            match self.session.start_next(limit, true, &mut self.tenant) {
+                Started::Flying | Started::Open | Started::Dropped => {}
                 Started::NotNow => break,
             }
         }

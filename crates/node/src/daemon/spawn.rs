@@ -16,8 +16,10 @@ use super::process::WorkerProcess;
 use crate::config::DeviceConfig;
 use crate::link::{self, Ask, Assignment, LINE_BYTES_MAX, Passed, Probed, Reply, Severity, Start};
 
-/// A worker must be ready within this time. On a genuine GPU a context takes some of it.
-const READY_LIMIT: Duration = Duration::from_secs(20);
+/// A worker must be ready within this time. A GPU's driver makes one context after the other, up to
+/// 0.5 s each, so of a hundred that start at once the last takes most of it. Whoever waits for this
+/// daemon waits longer.
+const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// A driver must start within this time: the first one after a boot loads firmware.
 const PROBE_LIMIT: Duration = Duration::from_secs(60);

@@ -18,6 +18,7 @@ use weft_turn::{
 };
 use weft_wire::Command;
 
+use super::flights::{Flight, Flights};
 use super::link::Link;
 use super::moving::Moving;
 use super::output::Answers;
@@ -98,10 +99,7 @@ pub(crate) struct EventLoop<D> {
     compiles: CompilingConfig,
     /// How long it took to start the last piece of a kernel, in ns.
     piece_start_ns: u64,
-    /// Estimates of the operations in flight, in the order of starting.
-    flights: VecDeque<u64>,
-    /// What flies is an operation of which nothing was known.
-    guess_flies: bool,
+    flights: Flights,
     /// Commands that did not fit their stream, or that wait until nothing flies, in order.
     held: VecDeque<Held>,
     buffer: Box<[u8; MAX_COMMAND]>,
@@ -165,8 +163,7 @@ impl<D: Device> EventLoop<D> {
             pieces: Pieces::new(times.slicing.into()),
             compiles: times.compiling,
             piece_start_ns: 0,
-            flights: VecDeque::new(),
-            guess_flies: false,
+            flights: Flights::default(),
             held: VecDeque::new(),
             buffer: Box::new([0; MAX_COMMAND]),
             releases_since_ns: None,
@@ -289,7 +286,7 @@ impl<D: Device> EventLoop<D> {
     fn offer_held(&mut self) -> Result<(), Ended> {
         while let Some(mut held) = self.held.pop_front() {
             let now_ns = self.session.device().now_ns();
-            if !self.flights.is_empty() && held.waits_on(now_ns, self.is_alone()) {
+            if !self.flights.is_empty() && held.waits_on(now_ns, self.gate.is_alone()) {
                 self.held.push_front(held);
                 break;
             }
@@ -300,12 +297,6 @@ impl<D: Device> EventLoop<D> {
             }
         }
         Ok(())
-    }
-
-    /// Whether nobody else wants the device, as far as the session's grant tells.
-    fn is_alone(&self) -> bool {
-        let is_renewed = |grant: Grant| grant.kind == GrantKind::Renewing;
-        !self.gate.is_revoked() && self.gate.grant().is_none_or(is_renewed)
     }
 
     /// Whether the next command compiles. It does so when nothing of the session flies any more and
@@ -452,11 +443,18 @@ impl<D: Device> EventLoop<D> {
                 (None, Some(_)) => Length::Predicted,
                 (None, None) => Length::Guessed,
             };
-            let (flying, is_guess) = (self.flights.len(), self.guess_flies);
-            if !self.gate.may_join(flying, is_guess, length, capabilities.runs_ahead) {
+            let estimate_ns = known.unwrap_or_else(|| self.predictor.guess(ready.key, ready.units));
+            let depth = match capabilities.runs_ahead {
+                true => {
+                    let (is_alone, flies_ns) = (self.gate.is_alone(), self.gate.in_flight_ns());
+                    self.flights.depth(is_alone, flies_ns, estimate_ns)
+                }
+                false => 1,
+            };
+            let (flying, is_guess) = (self.flights.len(), self.flights.is_guess());
+            if !self.gate.may_join(flying, is_guess, length, depth) {
                 break;
             }
-            let estimate_ns = known.unwrap_or_else(|| self.predictor.guess(ready.key, ready.units));
             self.end_idling();
             self.gate.set_runnable(estimate_ns);
             let operation = operation(&ready);
@@ -478,8 +476,11 @@ impl<D: Device> EventLoop<D> {
             self.gate.shorten(whole_ns - estimate_ns);
             let began_ns = self.session.device().now_ns();
             let mut output = self.answers.output(&self.side);
-            match self.session.start_next(limit.cut.map(cut), &mut output) {
-                Started::Flying => {
+            let opens = capabilities.runs_ahead
+                && length == Length::Predicted
+                && self.flights.ahead().may_stay_open(estimate_ns);
+            match self.session.start_next(limit.cut.map(cut), opens, &mut output) {
+                started @ (Started::Flying | Started::Open) => {
                     let now_ns = self.session.device().now_ns();
                     if limit.cut.is_some() {
                         self.piece_start_ns = now_ns.saturating_sub(began_ns);
@@ -487,8 +488,8 @@ impl<D: Device> EventLoop<D> {
                     if self.flights.is_empty() {
                         self.set_front(now_ns);
                     }
-                    self.flights.push_back(estimate_ns);
-                    self.guess_flies = known.is_none();
+                    let (is_guess, is_open) = (known.is_none(), started == Started::Open);
+                    self.flights.started(Flight { estimate_ns, is_guess, is_open });
                     any = true;
                 }
                 Started::Dropped => self.gate.charge(estimate_ns, 0),
@@ -559,8 +560,7 @@ impl<D: Device> EventLoop<D> {
     fn settle(&mut self) {
         for finished in self.answers.take_finished() {
             let ns = finished.device_ns();
-            let estimate_ns = self.flights.pop_front().unwrap_or(0);
-            self.guess_flies &= !self.flights.is_empty();
+            let estimate_ns = self.flights.ended(ns, finished.partial);
             let charge_ns = self.meter.charge_ns(finished.key, finished.units, ns);
             self.gate.charge(estimate_ns, charge_ns);
             self.predictor.learn(finished.key, finished.units, ns);
@@ -581,8 +581,8 @@ impl<D: Device> EventLoop<D> {
 
     /// What the oldest operation in flight has run of its estimate, in ns.
     fn front_ran_ns(&self) -> u64 {
-        let Some(front_ns) = self.flights.front() else { return 0 };
-        self.session.device().now_ns().saturating_sub(self.front_since_ns).min(*front_ns)
+        let Some(front_ns) = self.flights.front_ns() else { return 0 };
+        self.session.device().now_ns().saturating_sub(self.front_since_ns).min(front_ns)
     }
 
     /// Device time still to run of what is in flight, as far as it is known.
@@ -595,11 +595,11 @@ impl<D: Device> EventLoop<D> {
     /// the device switches between contexts by itself it would not even queue.
     fn rest_ns(&self) -> u64 {
         let is_preemptive = self.session.device().info().capabilities.preemptive;
-        if self.guess_flies || (is_preemptive && !self.flights.is_empty()) {
+        if self.flights.is_guess() || (is_preemptive && !self.flights.is_empty()) {
             return u64::MAX;
         }
         let ran_ns = self.session.device().now_ns().saturating_sub(self.front_since_ns);
-        let outlived = self.flights.front().is_some_and(|ns| is_surprise(ran_ns, *ns));
+        let outlived = self.flights.front_ns().is_some_and(|ns| is_surprise(ran_ns, ns));
         if outlived { u64::MAX } else { self.backlog_ns() }
     }
 
@@ -694,7 +694,7 @@ impl<D: Device> EventLoop<D> {
         };
         let lead_ns = if self.gate.page().is_told() { DUE_SOON_NS } else { ANNOUNCE_NS };
         let behind_ns =
-            self.gate.in_flight_ns().saturating_sub(*self.flights.front().unwrap_or(&0));
+            self.gate.in_flight_ns().saturating_sub(self.flights.front_ns().unwrap_or(0));
         let end_ns = due_ns.map_or(0, |due_ns| due_ns.saturating_add(behind_ns));
         let known_ns = end_ns.saturating_sub(self.session.device().now_ns());
         let left_ns = self.backlog_ns().max(known_ns).saturating_sub(lead_ns);

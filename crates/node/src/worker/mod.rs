@@ -5,6 +5,7 @@
 //! tenant writes.
 
 mod event_loop;
+mod flights;
 mod frames;
 mod link;
 pub(crate) mod log;
