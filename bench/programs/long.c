@@ -1,7 +1,7 @@
 // A tenant of long kernels: keeps two launches of a kernel in flight that lasts as long as its grid
 // (100 µs per block on the paced device, so 19,000 blocks are 1.9 s; STEPS_PER_BLOCK steps per block
 // on one that takes its own time), and counts finished *blocks*: each block counts itself in pinned
-// memory, which the program reads at the end of each window.
+// memory (there every 64th does), which the program reads at the end of each window.
 //
 //   long SECONDS [--blocks N] [--start AT] [--window SECONDS]
 //
@@ -56,13 +56,13 @@ int main(int argc, char **argv) {
         return 2;
     }
     uint32_t steps = (uint32_t)wanted;
-    // Few at a time on a GPU, of which one works: not more than the host's memory counts.
+    // Few at a time on a GPU, of which one works.
     unsigned threads = per_block != NULL ? 1024 : 32;
     CUfunction kernel =
         load_kernel(&module, share_ptx, per_block != NULL ? "blocks_steps" : "blocks_100us");
     CUdeviceptr state, device_finished;
-    CHECK(cuMemAlloc(&state, blocks * sizeof(uint32_t)));
-    CHECK(cuMemsetD32(state, 0, blocks));
+    CHECK(cuMemAlloc(&state, (blocks + 1ul) * sizeof(uint32_t)));
+    CHECK(cuMemsetD32(state, 0, blocks + 1ul));
     volatile uint32_t *finished;
     CHECK(cuMemHostAlloc((void **)&finished, sizeof *finished, CU_MEMHOSTALLOC_DEVICEMAP));
     *finished = 0;

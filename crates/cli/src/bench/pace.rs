@@ -97,7 +97,7 @@ impl Steps {
             steps.per_us = TRIAL_PER_US * named_us / each_us(&driver, command, 1)?;
         }
         let mut command = context.program("long");
-        command.args(["0.5", "--blocks", &GPU_BLOCKS.to_string()]);
+        command.args(["2", "--blocks", &GPU_BLOCKS.to_string()]);
         steps.tell(&mut command);
         steps.block_us = each_us(&driver, command, GPU_BLOCKS)?;
         Ok(steps)
