@@ -54,9 +54,10 @@ impl Ahead {
         self.most.min(PREDICTED_DEPTH.saturating_add(more))
     }
 
-    /// How many operations may fly at once if one of `estimate_ns` comes to the `flying` ones, which
-    /// take `flies_ns` in all, by prediction; whether the session `is_alone` on the device. As many as may are started in a row, and then no more
-    /// until half of them have ended: one for one they would each be told by itself.
+    /// How many operations may fly at once if one of `estimate_ns` comes to the `flying` ones,
+    /// which take `flies_ns` in all, by prediction; whether the session `is_alone` on the device.
+    /// As many as may are started in a row, and then no more until half of them have ended: one
+    /// for one they would each be told by itself.
     #[must_use]
     pub fn depth(
         &mut self,

@@ -8,7 +8,8 @@
 //! charged, [`Predictor`] what it will take, [`Pieces`] where it is cut. Between them lies a
 //! control page, which each side sees through a trait ([`DaemonPage`], [`HolderPage`]): shared
 //! memory in the node, plain cells in the simulator. Both drive this code; there is no clock, no
-//! memory and no thread in it. [`Ahead`] says how many operations fly at once whose length is only predicted.
+//! memory and no thread in it. [`Ahead`] says how many operations fly at once whose length is only
+//! predicted.
 //!
 //! | rule | source |
 //! |---|---|

@@ -128,9 +128,9 @@ fn least(of: &[f64]) -> f64 {
     of.iter().copied().fold(f64::MAX, f64::min)
 }
 
-/// What tenants do that have a node of this GPU to themselves. There a kernel takes the device more
-/// than its work says, the more the shorter it is, and tenants pay for what they take: so shares are
-/// also told by what each would do alone.
+/// What tenants do that have a node of this GPU to themselves. There a kernel takes the device
+/// longer than its work says, the more the shorter it is, and tenants pay for what they take: so
+/// shares are also told by what each would do alone.
 struct Alone {
     /// Kernel size in µs, and the work done by its tenant over wall time.
     rates: Vec<(u64, f64)>,

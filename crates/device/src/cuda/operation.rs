@@ -1,6 +1,6 @@
 //! Operations in flight: each between two timing events on its queue's stream, or behind another
-//! and before one. Several short ones of a queue may have one event behind all: an event with a time
-//! costs the device some two microseconds (`bench/programs/completions.c`).
+//! and before one. Several short ones of a queue may have one event behind all: an event with a
+//! time costs the device some two microseconds (`bench/programs/completions.c`).
 
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -444,15 +444,7 @@ impl<D: Device> EventLoop<D> {
                 (None, None) => Length::Guessed,
             };
             let estimate_ns = known.unwrap_or_else(|| self.predictor.guess(ready.key, ready.units));
-            let depth = match capabilities.runs_ahead {
-                true => {
-                    let (is_alone, flies_ns) = (self.gate.is_alone(), self.gate.in_flight_ns());
-                    self.flights.depth(is_alone, flies_ns, estimate_ns)
-                }
-                false => 1,
-            };
-            let (flying, is_guess) = (self.flights.len(), self.flights.is_guess());
-            if !self.gate.may_join(flying, is_guess, length, depth) {
+            if !self.may_join(length, estimate_ns) {
                 break;
             }
             self.end_idling();
@@ -476,9 +468,8 @@ impl<D: Device> EventLoop<D> {
             self.gate.shorten(whole_ns - estimate_ns);
             let began_ns = self.session.device().now_ns();
             let mut output = self.answers.output(&self.side);
-            let opens = capabilities.runs_ahead
-                && length == Length::Predicted
-                && self.flights.ahead().may_stay_open(estimate_ns);
+            let is_predicted = capabilities.runs_ahead && length == Length::Predicted;
+            let opens = is_predicted && self.flights.may_stay_open(estimate_ns);
             match self.session.start_next(limit.cut.map(cut), opens, &mut output) {
                 started @ (Started::Flying | Started::Open) => {
                     let now_ns = self.session.device().now_ns();
@@ -502,6 +493,16 @@ impl<D: Device> EventLoop<D> {
         }
         self.try_release();
         any
+    }
+
+    /// Whether an operation may start beside what flies.
+    fn may_join(&mut self, length: Length, estimate_ns: u64) -> bool {
+        let (is_alone, flies_ns) = (self.gate.is_alone(), self.gate.in_flight_ns());
+        let depth = match self.session.device().info().capabilities.runs_ahead {
+            true => self.flights.depth(is_alone, flies_ns, estimate_ns),
+            false => 1,
+        };
+        self.gate.may_join(self.flights.len(), self.flights.is_guess(), length, depth)
     }
 
     /// Whether an operation does not start yet, so that a request that goes first waits for no more

@@ -36,9 +36,10 @@ impl Flights {
         self.list.back().is_some_and(|last| last.is_guess)
     }
 
-    /// How far a device may run ahead by predictions.
-    pub(super) fn ahead(&self) -> &Ahead {
-        &self.ahead
+    /// Whether the end of an operation of `estimate_ns` that starts now may be told with that of
+    /// the next one.
+    pub(super) fn may_stay_open(&self, estimate_ns: u64) -> bool {
+        self.ahead.may_stay_open(estimate_ns)
     }
 
     /// How many may fly at once if one of `estimate_ns` comes to these, which take `flies_ns`, on a
