@@ -278,6 +278,9 @@ pub trait Device: std::fmt::Debug {
         self.start(queue, op, None)
     }
 
+    /// Nothing more follows what was started so: its end is told by itself.
+    fn close(&mut self) {}
+
     /// Whether `address..address + bytes` is mapped device memory.
     fn check_range(&self, address: u64, bytes: u64) -> Result<(), DeviceError>;
 

@@ -395,7 +395,7 @@ impl Default for LogConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
-    #[error("cannot read {path}")]
+    #[error("cannot read the configuration {path} (without `--config` the defaults apply)")]
     Read {
         /// The file.
         path: PathBuf,

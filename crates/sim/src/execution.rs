@@ -277,8 +277,9 @@ impl World {
         let unforeseen_ns = 2 * state.meter.unsettled_ns() + state.underestimated_ns();
         let estimate_ns = flight.map_or(0, |flight| flight.estimate_ns);
         state.gate.charge(estimate_ns, charge_ns);
-        if flight.is_some_and(|flight| !flight.guessed) {
-            state.ahead.ended(estimate_ns, op.ns);
+        let is_whole = op.ends_kernel && !op.continues && !op.resumes;
+        if is_whole && flight.is_some_and(|flight| !flight.guessed) {
+            state.ahead.ended(1, estimate_ns, op.ns);
         }
         // The whole grid at the pace of this piece.
         state.learn(op.key, op.whole_ns);

@@ -4,7 +4,7 @@
 //! operations fly by the dozen. But a prediction can be gamed: what was short under a key turns out
 //! long, and all of it that flies has to be waited for. So few fly of a session that has not shown
 //! anything yet, more the longer its predictions hold, and few again after one that did not. From
-//! then on it takes twice as long: whoever games them all the time is waited for ever more rarely.
+//! then on it takes twice as long, up to a bound: whoever games them is waited for ever more rarely.
 //! And fewer fly while others wait.
 
 /// Operations that fly at once of a session of which nothing is known: one executes, the next one
@@ -23,7 +23,8 @@ const AHEAD_NS: u64 = 500_000;
 const STEP: u32 = 64;
 const STEP_MAX: u32 = 1 << 20;
 
-/// An operation broke its prediction that took twice as long and this much more, in ns.
+/// Operations that were told together broke their predictions if they took twice as long and this
+/// much more, in ns.
 const BROKEN_NS: u64 = 50_000;
 
 /// What a session's predictions were worth so far.
@@ -81,9 +82,19 @@ impl Ahead {
     /// device has the other half to do while more is started.
     #[must_use]
     pub fn may_stay_open(&self, estimate_ns: u64) -> bool {
-        let (open, open_ns) = self.open;
-        open + 2 <= self.deepest() / 2
-            && open_ns.saturating_add(estimate_ns).saturating_add(estimate_ns) <= AHEAD_NS / 2
+        self.open.0 + 2 <= self.deepest() / 2 && self.may_close(estimate_ns.saturating_mul(2))
+    }
+
+    /// Whether the end of an operation of `estimate_ns` that starts now may be that of all that are
+    /// open; otherwise they are told first.
+    #[must_use]
+    pub fn may_close(&self, estimate_ns: u64) -> bool {
+        self.open.1.saturating_add(estimate_ns) <= AHEAD_NS / 2
+    }
+
+    /// What is open is told by itself.
+    pub fn closed(&mut self) {
+        self.open = (0, 0);
     }
 
     /// An operation of `estimate_ns` was started; whether its end is told with the next one's.
@@ -92,10 +103,11 @@ impl Ahead {
         self.open = if is_open { (open + 1, open_ns.saturating_add(estimate_ns)) } else { (0, 0) };
     }
 
-    /// An operation that was predicted to take `estimate_ns` took `took_ns`.
-    pub fn ended(&mut self, estimate_ns: u64, took_ns: u64) {
+    /// So many operations, of which all were predicted and which together were to take
+    /// `estimate_ns`, took `took_ns`.
+    pub fn ended(&mut self, operations: u32, estimate_ns: u64, took_ns: u64) {
         if took_ns <= estimate_ns.saturating_mul(2).saturating_add(BROKEN_NS) {
-            self.kept = self.kept.saturating_add(1);
+            self.kept = self.kept.saturating_add(operations);
         } else {
             self.kept = 0;
             self.step = self.step.saturating_mul(2).min(STEP_MAX);
@@ -108,7 +120,7 @@ mod tests {
     use super::*;
 
     fn keep(ahead: &mut Ahead, operations: u32) {
-        (0..operations).for_each(|_| ahead.ended(3_000, 3_100));
+        (0..operations).for_each(|_| ahead.ended(1, 3_000, 3_100));
     }
 
     #[test]
@@ -154,11 +166,11 @@ mod tests {
         for _ in 0..6 {
             let mut operations = 0;
             while ahead.depth(true, 0, 0, 3_000) < DEPTH_ALONE {
-                ahead.ended(3_000, 3_000);
+                ahead.ended(1, 3_000, 3_000);
                 operations += 1;
             }
             needed.push(operations);
-            ahead.ended(3_000, 1_000_000);
+            ahead.ended(1, 3_000, 1_000_000);
             assert_eq!(ahead.depth(true, 0, 0, 3_000), PREDICTED_DEPTH);
         }
         assert!(needed.windows(2).all(|pair| pair[1] == 2 * pair[0]), "{needed:?}");
@@ -176,6 +188,7 @@ mod tests {
             together += 1;
         }
         assert_eq!(together, DEPTH_ALONE / 2);
+        assert!(ahead.may_close(3_000) && !ahead.may_close(AHEAD_NS / 2), "a long one closes none");
         ahead.started(3_000, false);
         assert!(ahead.may_stay_open(3_000));
         assert!(!ahead.may_stay_open(AHEAD_NS / 4 + 1), "long ones are told by themselves");

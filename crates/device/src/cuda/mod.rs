@@ -212,7 +212,12 @@ impl CudaDevice {
     fn event(&mut self) -> Result<Handle, DeviceError> {
         match self.free_events.pop() {
             Some(event) => Ok(event),
-            None => new_event(&self.driver).map_err(|error| DeviceError::Lost(error.to_string())),
+            None => {
+                let mut event: Handle = std::ptr::null_mut();
+                // SAFETY: `event` is a valid place for a handle.
+                let code = unsafe { (self.driver.event_create)(&raw mut event, EVENT_DEFAULT) };
+                self.done("cuEventCreate", code).map(|()| event)
+            }
         }
     }
 
@@ -396,6 +401,11 @@ impl Device for CudaDevice {
         self.begin(queue, op, End::Open)
     }
 
+    fn close(&mut self) {
+        // As in `drive`.
+        let _ = self.tell_open();
+    }
+
     fn wave(&self, launch: &Launch) -> Option<u64> {
         self.pieces_of(launch).map(|(.., wave)| wave)
     }
@@ -441,7 +451,7 @@ impl Device for CudaDevice {
 
     fn drive(&mut self, _slice_ns: u64) -> Driven {
         // If it fails, what is open ends as the fault that it failed for, or is tried again.
-        let _ = self.close();
+        let _ = self.tell_open();
         self.collect();
         if !self.finished.is_empty() {
             return Driven::Busy;

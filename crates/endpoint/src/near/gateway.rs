@@ -13,8 +13,8 @@ use crate::tls::{self, Channel, Heard, Room};
 /// A connection must be there within this time.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The node may take so long to start a worker.
-const OPEN_LIMIT: Duration = Duration::from_secs(40);
+/// The node may take so long to start a worker; the gateway waits a little less, the program more.
+const OPEN_LIMIT: Duration = Duration::from_secs(80);
 
 /// A session that goes on is answered within this time.
 const RESUME_LIMIT: Duration = Duration::from_secs(10);

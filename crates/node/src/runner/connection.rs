@@ -30,7 +30,7 @@ const NO_DEVICE: &str =
     "no device of the pool can be used now; `weft ls --devices` shows them, try again";
 
 /// A module waits for the first device so long.
-const DEVICE_LIMIT: Duration = Duration::from_secs(30);
+const DEVICE_LIMIT: Duration = Duration::from_secs(90);
 
 /// Serves a connection in threads of its own.
 pub(super) fn begin(runner: &Arc<Runner>, socket: OwnedFd) {

@@ -18,7 +18,7 @@ use weft_turn::{
 };
 use weft_wire::Command;
 
-use super::flights::{Flight, Flights};
+use super::flights::{Ended, Flight, Flights, IsPiece};
 use super::link::Link;
 use super::moving::Moving;
 use super::output::Answers;
@@ -466,6 +466,10 @@ impl<D: Device> EventLoop<D> {
             let whole_ns = estimate_ns;
             let estimate_ns = whole_ns.min(limit.expected_ns);
             self.gate.shorten(whole_ns - estimate_ns);
+            if self.flights.must_close(estimate_ns) {
+                self.session.device_mut().close();
+                self.flights.close();
+            }
             let began_ns = self.session.device().now_ns();
             let mut output = self.answers.output(&self.side);
             let is_predicted = capabilities.runs_ahead && length == Length::Predicted;
@@ -559,9 +563,10 @@ impl<D: Device> EventLoop<D> {
 
     /// Charges what has ended.
     fn settle(&mut self) {
-        for finished in self.answers.take_finished() {
-            let ns = finished.device_ns();
-            let estimate_ns = self.flights.ended(ns, finished.partial);
+        let all = self.answers.take_finished();
+        let told: Vec<_> = all.iter().map(|one| (one.device_ns(), IsPiece(one.partial))).collect();
+        for (finished, ended) in all.into_iter().zip(self.flights.ended(&told)) {
+            let Ended { estimate_ns, took_ns: ns } = ended;
             let charge_ns = self.meter.charge_ns(finished.key, finished.units, ns);
             self.gate.charge(estimate_ns, charge_ns);
             self.predictor.learn(finished.key, finished.units, ns);

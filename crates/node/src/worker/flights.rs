@@ -15,6 +15,19 @@ pub(super) struct Flight {
     pub(super) is_open: bool,
 }
 
+/// Whether what ended is a piece of an operation, or the rest of one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IsPiece(pub(super) bool);
+
+/// An operation that ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ended {
+    /// What it was to take, in ns.
+    pub(super) estimate_ns: u64,
+    /// What it took, in ns.
+    pub(super) took_ns: u64,
+}
+
 /// Operations in flight, in the order of starting, and how many may be.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
@@ -53,14 +66,41 @@ impl Flights {
         self.list.push_back(flight);
     }
 
-    /// The oldest one ended and took so long: a piece of an operation, or the rest of one. Returns
-    /// its estimate in ns.
-    pub(super) fn ended(&mut self, took_ns: u64, is_piece: bool) -> u64 {
-        let Some(flight) = self.list.pop_front() else { return 0 };
-        if !flight.is_guess && !is_piece {
-            self.ahead.ended(flight.estimate_ns, took_ns);
+    /// Whether what is open is told before an operation of `estimate_ns` starts: it is too long to
+    /// be told with it.
+    pub(super) fn must_close(&self, estimate_ns: u64) -> bool {
+        self.list.back().is_some_and(|last| last.is_open) && !self.ahead.may_close(estimate_ns)
+    }
+
+    /// What is open is told by itself.
+    pub(super) fn close(&mut self) {
+        if let Some(last) = self.list.back_mut() {
+            last.is_open = false;
         }
-        flight.estimate_ns
+        self.ahead.closed();
+    }
+
+    /// The oldest ones ended, which took so long each, in ns, pieces among them. What was told
+    /// together is told in equal parts: here each has the part that its estimate is.
+    pub(super) fn ended(&mut self, told: &[(u64, IsPiece)]) -> Vec<Ended> {
+        let mut ended = Vec::with_capacity(told.len());
+        while let Some(rest) = told.get(ended.len()..).filter(|rest| !rest.is_empty()) {
+            let open = self.list.iter().take_while(|flight| flight.is_open).count();
+            let count = (open + 1).min(rest.len());
+            let flights: Vec<Flight> = self.list.drain(..count.min(self.list.len())).collect();
+            let together = rest.get(..count).unwrap_or(rest);
+            let took_ns: u64 = together.iter().map(|told| told.0).sum();
+            let estimates = flights.iter().map(|flight| flight.estimate_ns);
+            let estimate_ns = estimates.fold(0, u64::saturating_add);
+            let is_piece = together.iter().any(|(_, IsPiece(is_piece))| *is_piece);
+            let is_foreseen = !flights.is_empty() && flights.iter().all(|flight| !flight.is_guess);
+            if is_foreseen && !is_piece {
+                let operations = u32::try_from(count).unwrap_or(u32::MAX);
+                self.ahead.ended(operations, estimate_ns, took_ns);
+            }
+            split(took_ns, estimate_ns, &flights, count, &mut ended);
+        }
+        ended
     }
 
     /// The estimate of what is told to have ended next, in ns; nothing if nothing flies.
@@ -68,6 +108,20 @@ impl Flights {
         let open = self.list.iter().take_while(|flight| flight.is_open).count();
         let told = self.list.iter().take(open + 1).map(|flight| flight.estimate_ns);
         told.reduce(u64::saturating_add)
+    }
+}
+
+/// Gives each of `count` operations the part of `took_ns` that its estimate is of `estimate_ns`; the
+/// last has what is left.
+fn split(took_ns: u64, estimate_ns: u64, flights: &[Flight], count: usize, into: &mut Vec<Ended>) {
+    let mut left_ns = took_ns;
+    for index in 0..count {
+        let of_one_ns = flights.get(index).map_or(0, |flight| flight.estimate_ns);
+        let part = u128::from(took_ns) * u128::from(of_one_ns) / u128::from(estimate_ns.max(1));
+        let part_ns = u64::try_from(part).unwrap_or(u64::MAX).min(left_ns);
+        let part_ns = if index + 1 == count { left_ns } else { part_ns };
+        left_ns -= part_ns;
+        into.push(Ended { estimate_ns: of_one_ns, took_ns: part_ns });
     }
 }
 
@@ -83,9 +137,35 @@ mod tests {
             flights.started(Flight { estimate_ns, is_guess: false, is_open });
         }
         assert_eq!(flights.front_ns(), Some(12));
-        let ended: Vec<u64> = (0..3).map(|_| flights.ended(4, false)).collect();
-        assert_eq!(ended, [3, 4, 5]);
+        let ended = flights.ended(&[(8, IsPiece(false)); 3]);
+        let each = |estimate_ns, took_ns| Ended { estimate_ns, took_ns };
+        assert_eq!(ended, [each(3, 6), each(4, 8), each(5, 10)], "by their estimates");
         assert_eq!(flights.front_ns(), Some(6));
         assert!(!flights.is_guess());
+        assert_eq!(flights.ended(&[(7, IsPiece(false))]), [each(6, 7)]);
+    }
+
+    /// A device tells earlier what it was driven for: then the first part ends alone.
+    #[test]
+    fn what_was_told_earlier_is_told_apart() {
+        let mut flights = Flights::default();
+        for is_open in [true, true, false] {
+            flights.started(Flight { estimate_ns: 3, is_guess: false, is_open });
+        }
+        let took = |ended: Vec<Ended>| ended.iter().map(|one| one.took_ns).collect::<Vec<_>>();
+        assert_eq!(took(flights.ended(&[(5, IsPiece(false))])), [5]);
+        assert_eq!(took(flights.ended(&[(4, IsPiece(false)), (6, IsPiece(false))])), [5, 5]);
+        assert!(flights.is_empty());
+    }
+
+    /// A short operation that is told with a long one would seem to be as long.
+    #[test]
+    fn a_long_one_closes_nothing() {
+        let mut flights = Flights::default();
+        assert!(!flights.must_close(5_000_000));
+        flights.started(Flight { estimate_ns: 3_000, is_guess: false, is_open: true });
+        assert!(flights.must_close(5_000_000) && !flights.must_close(3_000));
+        flights.close();
+        assert!(!flights.must_close(5_000_000));
     }
 }

@@ -80,14 +80,20 @@ impl Switching {
         // Who goes on finds its memory where it is, which says nothing of a switch; nor does a turn
         // that comes between and brings nothing: many short ones would make dear switches cheap.
         let is_switch = !follows && (turn.exchange_ns() > 0 || !(goes_on || is_urgent));
-        if is_switch { self.count(config, turn.exchange_ns()) } else { None }
+        // One that used the device for little says little of how dear the others are.
+        let quantum_ns = config.quantum_ns.max(1);
+        let counts_ns = if turn.exchange_ns() > 0 { quantum_ns } else { used_ns.min(quantum_ns) };
+        let forgets = u128::from(self.mean_ns / PART) * u128::from(counts_ns);
+        // No more than the mean, which fits.
+        let forgets_ns = u64::try_from(forgets / u128::from(quantum_ns)).unwrap_or(0);
+        if is_switch { self.count(config, forgets_ns, turn.exchange_ns()) } else { None }
     }
 
-    fn count(&mut self, config: &Config, switch_ns: u64) -> Option<u64> {
+    fn count(&mut self, config: &Config, forgets_ns: u64, switch_ns: u64) -> Option<u64> {
         if config.slack_switches == 0 {
             return None;
         }
-        self.mean_ns = self.mean_ns - self.mean_ns / PART + switch_ns / PART;
+        self.mean_ns = self.mean_ns - forgets_ns + switch_ns / PART;
         let wanted_ns = self.mean_ns.saturating_mul(config.slack_switches);
         // In powers of two, so that it seldom changes.
         let slack_ns = wanted_ns.checked_next_power_of_two().unwrap_or(u64::MAX);
@@ -237,7 +243,8 @@ mod tests {
         for turn in 0..turns {
             let vgpu = if turn % 2 == 0 { A } else { B };
             switching.end(|run, _| run.vgpu != Some(vgpu));
-            switching.note(&config(8), vgpu, false, &turn_of(switch_ns), 0);
+            let quantum_ns = config(8).quantum_ns;
+            switching.note(&config(8), vgpu, false, &turn_of(switch_ns), quantum_ns);
         }
         switching.slack_ns
     }
@@ -272,6 +279,23 @@ mod tests {
             assert_eq!(switching.note(&config(8), vgpu, true, &turn_of(0), 0), None);
         }
         assert_eq!(switching.slack_ns, slack_ns);
+    }
+
+    /// Two of one user's, whose memory fits, with kernels of some microseconds.
+    #[test]
+    fn short_turns_make_no_switch_cheap() {
+        let mut switching = Switching::default();
+        let slack_ns = after(40, 10 * MS, &mut switching);
+        let mut short = |turns: u64| {
+            for turn in 0..turns {
+                let vgpu = VgpuKey(3 + turn % 2);
+                switching.end(|run, _| run.vgpu != Some(vgpu));
+                switching.note(&config(8), vgpu, false, &turn_of(0), 50_000);
+            }
+            switching.slack_ns
+        };
+        assert_eq!(short(24), slack_ns);
+        assert_eq!(short(10_000), 0, "for half a second nobody had a dear one");
     }
 
     #[test]
