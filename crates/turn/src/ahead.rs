@@ -4,8 +4,8 @@
 //! operations fly by the dozen. But a prediction can be gamed: what was short under a key turns out
 //! long, and all of it that flies has to be waited for. So few fly of a session that has not shown
 //! anything yet, more the longer its predictions hold, and few again after one that did not. From
-//! then on it takes twice as long, up to a bound: whoever games them is waited for ever more rarely.
-//! And fewer fly while others wait.
+//! then on it takes twice as long, up to a bound: whoever games them is waited for ever more
+//! rarely. And fewer fly while others wait.
 
 /// Operations that fly at once of a session of which nothing is known: one executes, the next one
 /// is at hand.

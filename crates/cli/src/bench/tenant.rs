@@ -252,7 +252,7 @@ pub(crate) struct Voided {
 }
 
 /// Runs of one measurement of which all but the last may be void.
-const VOIDED_MAX: u32 = 3;
+const VOIDED_MAX: u32 = 6;
 
 impl Kept {
     /// More overruns void a run (design, paced clock).

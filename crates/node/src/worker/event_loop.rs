@@ -18,7 +18,7 @@ use weft_turn::{
 };
 use weft_wire::Command;
 
-use super::flights::{Ended, Flight, Flights, IsPiece};
+use super::flights::{Flight, Flights, IsPiece, Landed};
 use super::link::Link;
 use super::moving::Moving;
 use super::output::Answers;
@@ -565,8 +565,8 @@ impl<D: Device> EventLoop<D> {
     fn settle(&mut self) {
         let all = self.answers.take_finished();
         let told: Vec<_> = all.iter().map(|one| (one.device_ns(), IsPiece(one.partial))).collect();
-        for (finished, ended) in all.into_iter().zip(self.flights.ended(&told)) {
-            let Ended { estimate_ns, took_ns: ns } = ended;
+        for (finished, landed) in all.into_iter().zip(self.flights.ended(&told)) {
+            let Landed { estimate_ns, took_ns: ns } = landed;
             let charge_ns = self.meter.charge_ns(finished.key, finished.units, ns);
             self.gate.charge(estimate_ns, charge_ns);
             self.predictor.learn(finished.key, finished.units, ns);

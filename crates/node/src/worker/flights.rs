@@ -21,7 +21,7 @@ pub(super) struct IsPiece(pub(super) bool);
 
 /// An operation that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ended {
+pub(super) struct Landed {
     /// What it was to take, in ns.
     pub(super) estimate_ns: u64,
     /// What it took, in ns.
@@ -82,7 +82,7 @@ impl Flights {
 
     /// The oldest ones ended, which took so long each, in ns, pieces among them. What was told
     /// together is told in equal parts: here each has the part that its estimate is.
-    pub(super) fn ended(&mut self, told: &[(u64, IsPiece)]) -> Vec<Ended> {
+    pub(super) fn ended(&mut self, told: &[(u64, IsPiece)]) -> Vec<Landed> {
         let mut ended = Vec::with_capacity(told.len());
         while let Some(rest) = told.get(ended.len()..).filter(|rest| !rest.is_empty()) {
             let open = self.list.iter().take_while(|flight| flight.is_open).count();
@@ -111,9 +111,9 @@ impl Flights {
     }
 }
 
-/// Gives each of `count` operations the part of `took_ns` that its estimate is of `estimate_ns`; the
-/// last has what is left.
-fn split(took_ns: u64, estimate_ns: u64, flights: &[Flight], count: usize, into: &mut Vec<Ended>) {
+/// Gives each of `count` operations the part of `took_ns` that its estimate is of `estimate_ns`;
+/// the last has what is left.
+fn split(took_ns: u64, estimate_ns: u64, flights: &[Flight], count: usize, into: &mut Vec<Landed>) {
     let mut left_ns = took_ns;
     for index in 0..count {
         let of_one_ns = flights.get(index).map_or(0, |flight| flight.estimate_ns);
@@ -121,7 +121,7 @@ fn split(took_ns: u64, estimate_ns: u64, flights: &[Flight], count: usize, into:
         let part_ns = u64::try_from(part).unwrap_or(u64::MAX).min(left_ns);
         let part_ns = if index + 1 == count { left_ns } else { part_ns };
         left_ns -= part_ns;
-        into.push(Ended { estimate_ns: of_one_ns, took_ns: part_ns });
+        into.push(Landed { estimate_ns: of_one_ns, took_ns: part_ns });
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
         }
         assert_eq!(flights.front_ns(), Some(12));
         let ended = flights.ended(&[(8, IsPiece(false)); 3]);
-        let each = |estimate_ns, took_ns| Ended { estimate_ns, took_ns };
+        let each = |estimate_ns, took_ns| Landed { estimate_ns, took_ns };
         assert_eq!(ended, [each(3, 6), each(4, 8), each(5, 10)], "by their estimates");
         assert_eq!(flights.front_ns(), Some(6));
         assert!(!flights.is_guess());
@@ -152,7 +152,7 @@ mod tests {
         for is_open in [true, true, false] {
             flights.started(Flight { estimate_ns: 3, is_guess: false, is_open });
         }
-        let took = |ended: Vec<Ended>| ended.iter().map(|one| one.took_ns).collect::<Vec<_>>();
+        let took = |ended: Vec<Landed>| ended.iter().map(|one| one.took_ns).collect::<Vec<_>>();
         assert_eq!(took(flights.ended(&[(5, IsPiece(false))])), [5]);
         assert_eq!(took(flights.ended(&[(4, IsPiece(false)), (6, IsPiece(false))])), [5, 5]);
         assert!(flights.is_empty());

@@ -286,7 +286,7 @@ mod tests {
     fn short_turns_make_no_switch_cheap() {
         let mut switching = Switching::default();
         let slack_ns = after(40, 10 * MS, &mut switching);
-        let mut short = |turns: u64| {
+        let mut short = |turns: u32| {
             for turn in 0..turns {
                 let vgpu = VgpuKey(3 + turn % 2);
                 switching.end(|run, _| run.vgpu != Some(vgpu));
