@@ -302,12 +302,12 @@ static int threads(void) {
     return 0;
 }
 
-// 10,000 launches and 15,000 synchronous calls between getppid calls, which mark the parts of the
+// 20,000 launches and 30,000 synchronous calls between getppid calls, which mark the parts of the
 // stretch for a tracer. Few launches at once: on a slow machine eight took longer than a side spins.
 static int quiet_stretch(CUfunction fill, void **arguments, CUevent first, CUevent second) {
     float elapsed_ms;
-    for (int round = -400; round < 5000; ++round) {
-        if (round >= 0 && round % 100 == 0)
+    for (int round = -400; round < 10000; ++round) {
+        if (round >= 0 && round % 200 == 0)
             getppid();
         for (int i = 0; i < 2; ++i)
             CHECK(cuLaunchKernel(fill, 1, 1, 1, 32, 1, 1, 0, NULL, arguments, NULL));

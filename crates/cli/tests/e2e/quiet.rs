@@ -52,7 +52,9 @@ impl Drop for Tracer {
 
 /// Marks of a stretch: one before each part of it, one at its end.
 const MARKS: usize = 51;
-/// What the program does between two marks.
+/// What the program does in the second half of the way between two marks. A mark is a call, too: on
+/// a slow machine the tracer stops the program there for longer than the other side spins, and what
+/// wakes that again is in the first half.
 const LAUNCHES: usize = 100 * 2;
 
 /// What a side calls when the machine took its processor away: it waits or wakes, looks whether the
@@ -60,7 +62,7 @@ const LAUNCHES: usize = 100 * 2;
 /// really ran.
 const INTERRUPTED: [&str; 3] = ["futex(", "ppoll(", "clock_gettime(CLOCK_THREAD_CPUTIME_ID"];
 
-/// The calls of both sides in each part of the client's last stretch.
+/// The calls of both sides in the second half of each part of the client's last stretch.
 fn last_stretch(client: &Tracer, worker: &Tracer) -> Vec<Vec<String>> {
     let ours = client.calls();
     let is_mark = |(_, call): &&(f64, String)| call.starts_with("getppid(");
@@ -72,7 +74,8 @@ fn last_stretch(client: &Tracer, worker: &Tracer) -> Vec<Vec<String>> {
     let within = |from: f64, to: f64| all.iter().filter(move |(at, _)| (from..to).contains(at));
     marks
         .windows(2)
-        .map(|ends| within(ends[0], ends[1]).map(|(_, call)| call.clone()).collect())
+        .map(|ends| f64::midpoint(ends[0], ends[1])..ends[1])
+        .map(|half| within(half.start, half.end).map(|(_, call)| call.clone()).collect())
         .collect()
 }
 
@@ -95,8 +98,8 @@ fn ten_thousand_launches_and_synchronous_calls_trap_never() {
         ours.sees() && theirs.sees()
     });
     // A machine takes a processor away now and then, for longer than the other side spins; then a
-    // wait blocks that need not have. That is the only reason for a call. A part of a stretch has
-    // 200 launches and 300 synchronous calls: one that belongs to the path would be in every part.
+    // wait blocks that need not have. That is the only reason for a call. Half a part of a stretch has
+    // 200 launches and 300 synchronous calls: one that belongs to the path would be in each of them.
     let mut launches = 0;
     eventually("ten thousand launches in parts without a system call", || {
         client.say("go");
