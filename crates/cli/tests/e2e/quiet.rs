@@ -98,8 +98,9 @@ fn ten_thousand_launches_and_synchronous_calls_trap_never() {
         ours.sees() && theirs.sees()
     });
     // A machine takes a processor away now and then, for longer than the other side spins; then a
-    // wait blocks that need not have. That is the only reason for a call. Half a part of a stretch has
-    // 200 launches and 300 synchronous calls: one that belongs to the path would be in each of them.
+    // wait blocks that need not have. That is the only reason for a call. Half a part of a stretch
+    // has 200 launches and 300 synchronous calls: one that belongs to the path would be in each of
+    // them.
     let mut launches = 0;
     eventually("ten thousand launches in parts without a system call", || {
         client.say("go");
