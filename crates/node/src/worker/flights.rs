@@ -145,6 +145,37 @@ mod tests {
         assert_eq!(flights.ended(&[(7, IsPiece(false))]), [each(6, 7)]);
     }
 
+    /// The worker's loop, with a device that tells what is open at the latest when it is driven: of
+    /// short operations many are told together, from few at first, and none is left over.
+    #[test]
+    fn a_steady_stream_is_told_in_groups() {
+        const EACH_NS: u64 = 21_000;
+        for (is_alone, least) in [(true, 8), (false, 3)] {
+            let (mut flights, mut told, mut ended) = (Flights::default(), 0, 0);
+            for round in 0..8_000 {
+                if round == 4_000 {
+                    (told, ended) = (0, 0);
+                }
+                let flies_ns = |flights: &Flights| flights.len() as u64 * EACH_NS;
+                loop {
+                    let flies_ns = flies_ns(&flights);
+                    if flights.depth(is_alone, flies_ns, EACH_NS) <= flights.len() {
+                        break;
+                    }
+                    let is_open = flights.may_stay_open(EACH_NS);
+                    flights.started(Flight { estimate_ns: EACH_NS, is_guess: false, is_open });
+                }
+                assert!(flies_ns(&flights) <= 500_000 + EACH_NS);
+                flights.close();
+                let open = flights.list.iter().take_while(|flight| flight.is_open).count();
+                let together = vec![(EACH_NS, IsPiece(false)); open + 1];
+                assert_eq!(flights.ended(&together).len(), together.len());
+                (told, ended) = (told + 1, ended + together.len());
+            }
+            assert!(ended >= least * told, "{ended} operations in {told} groups");
+        }
+    }
+
     /// A device tells earlier what it was driven for: then the first part ends alone.
     #[test]
     fn what_was_told_earlier_is_told_apart() {
