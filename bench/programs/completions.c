@@ -46,17 +46,7 @@ static CUgraphExec graph_of(int nodes) {
     params.blockDimX = THREADS;
     params.blockDimY = params.blockDimZ = 1;
     params.kernelParams = arguments;
-    CUgraph graph;
-    CUgraphNode node, before;
-    CHECK(cuGraphCreate(&graph, 0));
-    for (int i = 0; i < nodes; ++i) {
-        CHECK(cuGraphAddKernelNode(&node, graph, i > 0 ? &before : NULL, i > 0, &params));
-        before = node;
-    }
-    CUgraphExec executable;
-    CHECK(cuGraphInstantiate(&executable, graph, 0));
-    CHECK(cuGraphDestroy(graph));
-    return executable;
+    return chain_of(&params, nodes);
 }
 
 static void with_graphs(CUgraphExec graph, int is_timed) {

@@ -89,6 +89,21 @@ static inline CUfunction load_kernel(CUmodule *module, const char *ptx, const ch
     return function;
 }
 
+// A graph of so many launches with these parameters, one after the other.
+static inline CUgraphExec chain_of(const CUDA_KERNEL_NODE_PARAMS *params, int launches) {
+    CUgraph graph;
+    CUgraphNode node, before = NULL;
+    CHECK(cuGraphCreate(&graph, 0));
+    for (int i = 0; i < launches; ++i) {
+        CHECK(cuGraphAddKernelNode(&node, graph, i > 0 ? &before : NULL, i > 0, params));
+        before = node;
+    }
+    CUgraphExec executable;
+    CHECK(cuGraphInstantiate(&executable, graph, 0));
+    CHECK(cuGraphDestroy(graph));
+    return executable;
+}
+
 // A kernel step_*us and what it works on. The paced device gives it the time in its name. For one
 // that takes its own time, STEPS_PER_US says how many steps last a microsecond there: each launch
 // then does as many of them on every multiprocessor as its name says.

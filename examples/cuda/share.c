@@ -95,8 +95,6 @@ struct launcher {
 
 // A graph of `kernels` launches one after the other.
 static CUgraphExec build_graph(struct step_kernel *step, int kernels) {
-    CUgraph graph;
-    CHECK(cuGraphCreate(&graph, 0));
     CUDA_KERNEL_NODE_PARAMS params = {0};
     params.func = step->function;
     params.gridDimX = step->blocks;
@@ -104,16 +102,7 @@ static CUgraphExec build_graph(struct step_kernel *step, int kernels) {
     params.blockDimX = STEP_THREADS;
     params.blockDimY = params.blockDimZ = 1;
     params.kernelParams = step->arguments;
-    CUgraphNode before = NULL;
-    for (int i = 0; i < kernels; ++i) {
-        CUgraphNode node;
-        CHECK(cuGraphAddKernelNode(&node, graph, i > 0 ? &before : NULL, i > 0, &params));
-        before = node;
-    }
-    CUgraphExec executable;
-    CHECK(cuGraphInstantiate(&executable, graph, 0));
-    CHECK(cuGraphDestroy(graph));
-    return executable;
+    return chain_of(&params, kernels);
 }
 
 // What has been launched and what of it has completed, in batches.

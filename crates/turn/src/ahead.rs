@@ -38,14 +38,11 @@ pub struct Ahead {
     most: usize,
     /// More is started; otherwise half of what flies has to end first.
     fills: bool,
-    /// Operations that were started since the last whose end is told by itself, and what they take
-    /// by prediction, in ns.
-    open: (usize, u64),
 }
 
 impl Default for Ahead {
     fn default() -> Self {
-        Self { kept: 0, step: STEP, most: DEPTH_BESIDE, fills: true, open: (0, 0) }
+        Self { kept: 0, step: STEP, most: DEPTH_BESIDE, fills: true }
     }
 }
 
@@ -79,28 +76,19 @@ impl Ahead {
 
     /// Whether the end of an operation of `estimate_ns` that starts now may be told together with
     /// that of the next one: what is told at once is at most half of what may fly, so that the
-    /// device has the other half to do while more is started.
+    /// device has the other half to do while more is started. So many that were started last are
+    /// `open` already, and take `open_ns` by prediction.
     #[must_use]
-    pub fn may_stay_open(&self, estimate_ns: u64) -> bool {
-        self.open.0 + 2 <= self.deepest() / 2 && self.may_close(estimate_ns.saturating_mul(2))
+    pub fn may_stay_open(&self, open: usize, open_ns: u64, estimate_ns: u64) -> bool {
+        let next_ns = estimate_ns.saturating_mul(2);
+        open + 2 <= self.deepest() / 2 && Self::may_close(open_ns, next_ns)
     }
 
     /// Whether the end of an operation of `estimate_ns` that starts now may be that of all that are
-    /// open; otherwise they are told first.
+    /// open, which take `open_ns` by prediction; otherwise they are told first.
     #[must_use]
-    pub fn may_close(&self, estimate_ns: u64) -> bool {
-        self.open.1.saturating_add(estimate_ns) <= AHEAD_NS / 2
-    }
-
-    /// What is open is told by itself.
-    pub fn closed(&mut self) {
-        self.open = (0, 0);
-    }
-
-    /// An operation of `estimate_ns` was started; whether its end is told with the next one's.
-    pub fn started(&mut self, estimate_ns: u64, is_open: bool) {
-        let (open, open_ns) = self.open;
-        self.open = if is_open { (open + 1, open_ns.saturating_add(estimate_ns)) } else { (0, 0) };
+    pub fn may_close(open_ns: u64, estimate_ns: u64) -> bool {
+        open_ns.saturating_add(estimate_ns) <= AHEAD_NS / 2
     }
 
     /// So many operations, of which all were predicted and which together were to take
@@ -179,18 +167,12 @@ mod tests {
     #[test]
     fn what_is_told_at_once_is_half_of_what_flies() {
         let mut ahead = Ahead::default();
-        assert!(!ahead.may_stay_open(3_000), "two fly, and each end is told");
+        assert!(!ahead.may_stay_open(0, 0, 3_000), "two fly, and each end is told");
         keep(&mut ahead, 100 * STEP);
         assert_eq!(ahead.depth(true, 0, 0, 3_000), DEPTH_ALONE);
-        let mut together = 1;
-        while ahead.may_stay_open(3_000) {
-            ahead.started(3_000, true);
-            together += 1;
-        }
-        assert_eq!(together, DEPTH_ALONE / 2);
-        assert!(ahead.may_close(3_000) && !ahead.may_close(AHEAD_NS / 2), "a long one closes none");
-        ahead.started(3_000, false);
-        assert!(ahead.may_stay_open(3_000));
-        assert!(!ahead.may_stay_open(AHEAD_NS / 4 + 1), "long ones are told by themselves");
+        let may = |open: usize| ahead.may_stay_open(open, open as u64 * 3_000, 3_000);
+        assert!((0..DEPTH_ALONE / 2 - 1).all(may) && !may(DEPTH_ALONE / 2 - 1));
+        assert!(!ahead.may_stay_open(0, 0, AHEAD_NS / 4 + 1), "long ones are told by themselves");
+        assert!(Ahead::may_close(3_000, 3_000) && !Ahead::may_close(3_000, AHEAD_NS / 2));
     }
 }

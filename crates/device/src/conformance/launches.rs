@@ -11,7 +11,6 @@ pub(super) fn behaviours<D: Device>() -> Vec<Behaviour<D>> {
         ("queues keep their order", queues_keep_their_order),
         ("ends may be told together", ends_may_be_told_together),
         ("a fault ends what is open", a_fault_ends_what_is_open),
-        ("who starts nothing is not charged", who_starts_nothing_is_not_charged),
         ("globals live as long as the module", globals_live_as_long_as_the_module),
         ("dynamic shared memory", dynamic_shared_memory),
         ("blocks run in ranges", blocks_run_in_ranges),
@@ -109,36 +108,6 @@ fn a_fault_ends_what_is_open<D: Device>(device: &mut D) {
     let _ = device.start_open(QueueId(3), op());
     let ended = wait(device, first);
     assert!(matches!(ended.outcome, Outcome::Fault(_)), "{ended:?}");
-}
-
-/// Whoever starts operations is off its processor while the end of one is open: neither that one
-/// nor the next is charged for it.
-fn who_starts_nothing_is_not_charged<D: Device>(device: &mut D) {
-    const AWAY_NS: u64 = 50_000_000;
-    let module = load(device);
-    let out = device.alloc(4096).unwrap();
-    let iota = || Op::Launch(launch(&module, "iota", 4, 32, &[out, 5]));
-    done(device, iota());
-    for opens in [false, true] {
-        let first = device.start_open(QueueId(1), iota()).unwrap();
-        let began_ns = device.now_ns();
-        while device.now_ns() < began_ns + AWAY_NS {
-            std::hint::spin_loop();
-        }
-        let last = match opens {
-            true => device.start_open(QueueId(1), iota()).unwrap(),
-            false => device.start(QueueId(1), iota(), None).unwrap(),
-        };
-        let (mut took_ns, mut left) = (0, vec![first, last]);
-        while !left.is_empty() {
-            device.drive(1_000_000);
-            while let Some(done) = device.poll() {
-                took_ns += done.end_ns - done.start_ns;
-                left.retain(|op| *op != done.op);
-            }
-        }
-        assert!(took_ns < AWAY_NS / 2, "{took_ns} ns for two short kernels");
-    }
 }
 
 fn globals_live_as_long_as_the_module<D: Device>(device: &mut D) {

@@ -129,7 +129,6 @@ functions! {
            *mut *mut c_void, *mut *mut c_void);
     stream_create: b"cuStreamCreate\0", fn(*mut Handle, c_uint);
     stream_synchronize: b"cuStreamSynchronize\0", fn(Handle);
-    stream_query: b"cuStreamQuery\0", fn(Handle);
     host_register: b"cuMemHostRegister_v2\0", fn(*mut c_void, usize, c_uint);
     host_unregister: b"cuMemHostUnregister\0", fn(*mut c_void);
     event_create: b"cuEventCreate\0", fn(*mut Handle, c_uint);

@@ -149,7 +149,9 @@ impl CudaDevice {
         // SAFETY: `context` is a valid place for a handle.
         let code = unsafe { (driver.context_create)(&raw mut context, 0, device) };
         check(&driver, "cuCtxCreate", code)?;
-        let timeline = Timeline::start(&driver, new_event(&driver)?);
+        let (code, event) = new_event(&driver);
+        check(&driver, "cuEventCreate", code)?;
+        let timeline = Timeline::start(&driver, event);
         let supported = attribute(&driver, device, VIRTUAL_MEMORY_SUPPORTED) == Some(1);
         let (base, bytes) = range;
         // Four times what there is leaves room for fragments of addresses.
@@ -213,9 +215,7 @@ impl CudaDevice {
         match self.free_events.pop() {
             Some(event) => Ok(event),
             None => {
-                let mut event: Handle = std::ptr::null_mut();
-                // SAFETY: `event` is a valid place for a handle.
-                let code = unsafe { (self.driver.event_create)(&raw mut event, EVENT_DEFAULT) };
+                let (code, event) = new_event(&self.driver);
                 self.done("cuEventCreate", code).map(|()| event)
             }
         }
@@ -528,12 +528,12 @@ impl Drop for CudaDevice {
     }
 }
 
-fn new_event(driver: &Driver) -> Result<Handle, CudaError> {
+/// An event, if the code says that there is one.
+fn new_event(driver: &Driver) -> (Code, Handle) {
     let mut event: Handle = std::ptr::null_mut();
     // SAFETY: `event` is a valid place for a handle.
     let code = unsafe { (driver.event_create)(&raw mut event, EVENT_DEFAULT) };
-    check(driver, "cuEventCreate", code)?;
-    Ok(event)
+    (code, event)
 }
 
 /// A NUL-terminated copy of a name; names that contain a NUL do not exist.

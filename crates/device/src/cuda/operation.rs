@@ -32,10 +32,6 @@ const MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
 /// more of them.
 const SLICES_MAX: u64 = 16_384;
 
-/// As long may pass, in ns, between the start of an operation whose end is told with that of the
-/// next one and the start of that: half of what flies by prediction takes no longer.
-const LATE_NS: u64 = 250_000;
-
 /// What of a launch runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Blocks {
@@ -59,10 +55,6 @@ pub(super) struct InFlight {
     kernel: String,
     /// Of a launch: what of it runs.
     blocks: Option<Blocks>,
-    /// Host clock when it was started.
-    started_ns: u64,
-    /// So long before its end was told the device had nothing more to do, in ns.
-    late_ns: u64,
     /// Keeps host bytes alive that the device may still read or write.
     _op: Op,
 }
@@ -92,18 +84,7 @@ impl CudaDevice {
                 if self.in_flight.is_empty() {
                     self.front_since_ns = asked_ns;
                 }
-                let started_ns = monotonic_ns();
-                let flying = InFlight {
-                    id,
-                    queue,
-                    begin,
-                    end,
-                    kernel,
-                    blocks,
-                    started_ns,
-                    late_ns: 0,
-                    _op: op,
-                };
+                let flying = InFlight { id, queue, begin, end, kernel, blocks, _op: op };
                 self.in_flight.push_back(flying);
             }
             Err(DeviceError::Lost(_)) if fault_kind(self.failed.get()) != FaultKind::Device => {
@@ -129,7 +110,7 @@ impl CudaDevice {
             End::Open => None,
         };
         let is_apart = self.in_flight.back().is_some_and(|last| last.queue != queue);
-        if max_ns.is_some() || is_apart || self.idled_ns() > 0 {
+        if max_ns.is_some() || is_apart {
             self.tell_open()?;
         }
         let stream = self.stream(queue)?;
@@ -146,24 +127,11 @@ impl CudaDevice {
     /// Whether what was started last is this queue's and has not ended.
     fn is_working(&self, queue: QueueId) -> bool {
         let last = self.in_flight.back().filter(|last| last.queue == queue);
-        last.filter(|last| last.late_ns == 0).is_some_and(|last| match last.end {
+        last.is_some_and(|last| match last.end {
             None => true,
             // SAFETY: the event was recorded in this context and is destroyed with it.
             Some(end) => unsafe { (self.driver.event_query)(end) == NOT_READY },
         })
-    }
-
-    /// How long the device has had nothing to do behind what is open, in ns, because who starts
-    /// operations was off its processor: that is no time of theirs. Known to [`LATE_NS`].
-    fn idled_ns(&self) -> u64 {
-        let Some(last) = self.in_flight.back().filter(|last| last.end.is_none()) else { return 0 };
-        let passed_ns = monotonic_ns().saturating_sub(last.started_ns);
-        let Some(stream) = self.streams.get(&last.queue).filter(|_| passed_ns > LATE_NS) else {
-            return 0;
-        };
-        // SAFETY: the stream is live.
-        let code = unsafe { (self.driver.stream_query)(*stream) };
-        if code == SUCCESS { passed_ns - LATE_NS } else { 0 }
     }
 
     /// Sees to it that the end of what was started last is told.
@@ -173,14 +141,13 @@ impl CudaDevice {
         };
         let queue = queue.queue;
         self.make_current()?;
-        let late_ns = self.idled_ns();
         let (stream, end) = (self.stream(queue)?, self.event()?);
         if let Err(error) = self.record(end, stream) {
             self.free_events.push(end);
             return Err(error);
         }
         if let Some(last) = self.in_flight.back_mut() {
-            (last.end, last.late_ns) = (Some(end), late_ns);
+            last.end = Some(end);
         }
         Ok(())
     }
@@ -496,9 +463,7 @@ impl CudaDevice {
     fn completed(&mut self, ended: &[InFlight], end: Handle) {
         let Some(first) = ended.first() else { return };
         let begin_ns = first.begin.map_or(0, |begin| self.timeline.at_ns(&self.driver, begin));
-        let late_ns = ended.last().map_or(0, |last| last.late_ns);
-        let told_ns = self.timeline.at_ns(&self.driver, end);
-        let ended_ns = told_ns.saturating_sub(late_ns).max(begin_ns);
+        let ended_ns = self.timeline.at_ns(&self.driver, end);
         let end_ns = ended_ns.max(self.last_end_ns);
         // Operations of several queues overlap; each is charged for what it adds.
         let start_ns = begin_ns.clamp(self.last_end_ns, end_ns);
@@ -506,7 +471,7 @@ impl CudaDevice {
         if let Some(page) = &self.page {
             page.occupy(start_ns, end_ns);
         }
-        let free = self.timeline.advance(end, told_ns);
+        let free = self.timeline.advance(end, ended_ns);
         self.free_events.extend(first.begin.into_iter().chain([free]));
         let (took_ns, count) = (end_ns - start_ns, ended.len() as u64);
         for (index, flown) in (0..).zip(ended) {

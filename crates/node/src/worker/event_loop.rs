@@ -18,7 +18,7 @@ use weft_turn::{
 };
 use weft_wire::Command;
 
-use super::flights::{Flight, Flights, IsPiece, Landed};
+use super::flights::{Flight, Flights, Landed};
 use super::link::Link;
 use super::moving::Moving;
 use super::output::Answers;
@@ -467,8 +467,7 @@ impl<D: Device> EventLoop<D> {
             let estimate_ns = whole_ns.min(limit.expected_ns);
             self.gate.shorten(whole_ns - estimate_ns);
             if self.flights.must_close(estimate_ns) {
-                self.session.device_mut().close();
-                self.flights.close();
+                self.tell_open();
             }
             let began_ns = self.session.device().now_ns();
             let mut output = self.answers.output(&self.side);
@@ -495,8 +494,16 @@ impl<D: Device> EventLoop<D> {
             }
             self.settle();
         }
+        self.tell_open();
         self.try_release();
         any
+    }
+
+    /// Nothing follows at once what is open: what passes from here on would be charged with it.
+    fn tell_open(&mut self) {
+        if self.flights.close() {
+            self.session.device_mut().close();
+        }
     }
 
     /// Whether an operation may start beside what flies.
@@ -564,9 +571,11 @@ impl<D: Device> EventLoop<D> {
     /// Charges what has ended.
     fn settle(&mut self) {
         let all = self.answers.take_finished();
-        let told: Vec<_> = all.iter().map(|one| (one.device_ns(), IsPiece(one.partial))).collect();
-        for (finished, landed) in all.into_iter().zip(self.flights.ended(&told)) {
-            let Landed { estimate_ns, took_ns: ns } = landed;
+        let told = all.iter().map(|finished| Landed::told(finished.device_ns(), finished.partial));
+        let mut landed: Vec<Landed> = told.collect();
+        self.flights.land(&mut landed);
+        for (finished, landed) in all.into_iter().zip(landed) {
+            let Landed { estimate_ns, took_ns: ns, .. } = landed;
             let charge_ns = self.meter.charge_ns(finished.key, finished.units, ns);
             self.gate.charge(estimate_ns, charge_ns);
             self.predictor.learn(finished.key, finished.units, ns);

@@ -15,17 +15,22 @@ pub(super) struct Flight {
     pub(super) is_open: bool,
 }
 
-/// Whether what ended is a piece of an operation, or the rest of one.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct IsPiece(pub(super) bool);
-
 /// An operation that ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Landed {
-    /// What it was to take, in ns.
-    pub(super) estimate_ns: u64,
     /// What it took, in ns.
     pub(super) took_ns: u64,
+    /// It is a piece of an operation.
+    pub(super) is_piece: bool,
+    /// What it was to take, in ns.
+    pub(super) estimate_ns: u64,
+}
+
+impl Landed {
+    /// One that took so long, as the device tells it.
+    pub(super) fn told(took_ns: u64, is_piece: bool) -> Self {
+        Self { took_ns, is_piece, estimate_ns: 0 }
+    }
 }
 
 /// Operations in flight, in the order of starting, and how many may be.
@@ -49,10 +54,17 @@ impl Flights {
         self.list.back().is_some_and(|last| last.is_guess)
     }
 
+    /// How many of those started last are open, and what they take, in ns.
+    fn open(&self) -> (usize, u64) {
+        let open = self.list.iter().rev().take_while(|flight| flight.is_open);
+        open.fold((0, 0), |(count, ns), flight| (count + 1, ns.saturating_add(flight.estimate_ns)))
+    }
+
     /// Whether the end of an operation of `estimate_ns` that starts now may be told with that of
     /// the next one.
     pub(super) fn may_stay_open(&self, estimate_ns: u64) -> bool {
-        self.ahead.may_stay_open(estimate_ns)
+        let (open, open_ns) = self.open();
+        self.ahead.may_stay_open(open, open_ns, estimate_ns)
     }
 
     /// How many may fly at once if one of `estimate_ns` comes to these, which take `flies_ns`, on a
@@ -62,45 +74,55 @@ impl Flights {
     }
 
     pub(super) fn started(&mut self, flight: Flight) {
-        self.ahead.started(flight.estimate_ns, flight.is_open);
         self.list.push_back(flight);
     }
 
     /// Whether what is open is told before an operation of `estimate_ns` starts: it is too long to
     /// be told with it.
     pub(super) fn must_close(&self, estimate_ns: u64) -> bool {
-        self.list.back().is_some_and(|last| last.is_open) && !self.ahead.may_close(estimate_ns)
+        let (open, open_ns) = self.open();
+        open > 0 && !Ahead::may_close(open_ns, estimate_ns)
     }
 
-    /// What is open is told by itself.
-    pub(super) fn close(&mut self) {
-        if let Some(last) = self.list.back_mut() {
-            last.is_open = false;
-        }
-        self.ahead.closed();
+    /// What is open is told by itself; whether anything was.
+    pub(super) fn close(&mut self) -> bool {
+        let last = self.list.back_mut();
+        last.is_some_and(|last| std::mem::take(&mut last.is_open))
     }
 
-    /// The oldest ones ended, which took so long each, in ns, pieces among them. What was told
-    /// together is told in equal parts: here each has the part that its estimate is.
-    pub(super) fn ended(&mut self, told: &[(u64, IsPiece)]) -> Vec<Landed> {
-        let mut ended = Vec::with_capacity(told.len());
-        while let Some(rest) = told.get(ended.len()..).filter(|rest| !rest.is_empty()) {
+    /// The oldest ones ended. What was told together is told in equal parts: each gets its
+    /// estimate, and the part of the time that this is.
+    pub(super) fn land(&mut self, mut all: &mut [Landed]) {
+        while !all.is_empty() {
             let open = self.list.iter().take_while(|flight| flight.is_open).count();
-            let count = (open + 1).min(rest.len());
-            let flights: Vec<Flight> = self.list.drain(..count.min(self.list.len())).collect();
-            let together = rest.get(..count).unwrap_or(rest);
-            let took_ns: u64 = together.iter().map(|told| told.0).sum();
-            let estimates = flights.iter().map(|flight| flight.estimate_ns);
-            let estimate_ns = estimates.fold(0, u64::saturating_add);
-            let is_piece = together.iter().any(|(_, IsPiece(is_piece))| *is_piece);
-            let is_foreseen = !flights.is_empty() && flights.iter().all(|flight| !flight.is_guess);
-            if is_foreseen && !is_piece {
-                let operations = u32::try_from(count).unwrap_or(u32::MAX);
-                self.ahead.ended(operations, estimate_ns, took_ns);
-            }
-            split(took_ns, estimate_ns, &flights, count, &mut ended);
+            let (together, later) = all.split_at_mut((open + 1).min(all.len()));
+            self.land_together(together);
+            all = later;
         }
-        ended
+    }
+
+    fn land_together(&mut self, together: &mut [Landed]) {
+        let mut is_foreseen = true;
+        for landed in together.iter_mut() {
+            let flight = self.list.pop_front();
+            landed.estimate_ns = flight.map_or(0, |flight| flight.estimate_ns);
+            is_foreseen &= !landed.is_piece && flight.is_some_and(|flight| !flight.is_guess);
+        }
+        let took_ns: u64 = together.iter().map(|landed| landed.took_ns).sum();
+        let estimates = together.iter().map(|landed| landed.estimate_ns);
+        let estimate_ns = estimates.fold(0, u64::saturating_add);
+        if is_foreseen {
+            let operations = u32::try_from(together.len()).unwrap_or(u32::MAX);
+            self.ahead.ended(operations, estimate_ns, took_ns);
+        }
+        let Some((last, others)) = together.split_last_mut() else { return };
+        last.took_ns = took_ns;
+        for landed in others {
+            let part = u128::from(took_ns) * u128::from(landed.estimate_ns);
+            let part_ns = u64::try_from(part / u128::from(estimate_ns.max(1)));
+            landed.took_ns = part_ns.unwrap_or(u64::MAX).min(last.took_ns);
+            last.took_ns -= landed.took_ns;
+        }
     }
 
     /// The estimate of what is told to have ended next, in ns; nothing if nothing flies.
@@ -111,23 +133,16 @@ impl Flights {
     }
 }
 
-/// Gives each of `count` operations the part of `took_ns` that its estimate is of `estimate_ns`;
-/// the last has what is left.
-fn split(took_ns: u64, estimate_ns: u64, flights: &[Flight], count: usize, into: &mut Vec<Landed>) {
-    let mut left_ns = took_ns;
-    for index in 0..count {
-        let of_one_ns = flights.get(index).map_or(0, |flight| flight.estimate_ns);
-        let part = u128::from(took_ns) * u128::from(of_one_ns) / u128::from(estimate_ns.max(1));
-        let part_ns = u64::try_from(part).unwrap_or(u64::MAX).min(left_ns);
-        let part_ns = if index + 1 == count { left_ns } else { part_ns };
-        left_ns -= part_ns;
-        into.push(Landed { estimate_ns: of_one_ns, took_ns: part_ns });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Lets operations end of which the device tells so many ns each; estimates and times.
+    fn land(flights: &mut Flights, told: &[u64]) -> Vec<(u64, u64)> {
+        let mut all: Vec<Landed> = told.iter().map(|ns| Landed::told(*ns, false)).collect();
+        flights.land(&mut all);
+        all.iter().map(|landed| (landed.estimate_ns, landed.took_ns)).collect()
+    }
 
     #[test]
     fn what_is_told_next_is_all_up_to_the_first_that_is_told_by_itself() {
@@ -137,12 +152,11 @@ mod tests {
             flights.started(Flight { estimate_ns, is_guess: false, is_open });
         }
         assert_eq!(flights.front_ns(), Some(12));
-        let ended = flights.ended(&[(8, IsPiece(false)); 3]);
-        let each = |estimate_ns, took_ns| Landed { estimate_ns, took_ns };
-        assert_eq!(ended, [each(3, 6), each(4, 8), each(5, 10)], "by their estimates");
+        let landed = land(&mut flights, &[8; 3]);
+        assert_eq!(landed, [(3, 6), (4, 8), (5, 10)], "by their estimates");
         assert_eq!(flights.front_ns(), Some(6));
         assert!(!flights.is_guess());
-        assert_eq!(flights.ended(&[(7, IsPiece(false))]), [each(6, 7)]);
+        assert_eq!(land(&mut flights, &[7]), [(6, 7)]);
     }
 
     /// The worker's loop, with a device that tells what is open at the latest when it is driven: of
@@ -168,9 +182,8 @@ mod tests {
                 assert!(flies_ns(&flights) <= 500_000 + EACH_NS);
                 flights.close();
                 let open = flights.list.iter().take_while(|flight| flight.is_open).count();
-                let together = vec![(EACH_NS, IsPiece(false)); open + 1];
-                assert_eq!(flights.ended(&together).len(), together.len());
-                (told, ended) = (told + 1, ended + together.len());
+                land(&mut flights, &vec![EACH_NS; open + 1]);
+                (told, ended) = (told + 1, ended + open + 1);
             }
             assert!(ended >= least * told, "{ended} operations in {told} groups");
         }
@@ -183,9 +196,8 @@ mod tests {
         for is_open in [true, true, false] {
             flights.started(Flight { estimate_ns: 3, is_guess: false, is_open });
         }
-        let took = |ended: Vec<Landed>| ended.iter().map(|one| one.took_ns).collect::<Vec<_>>();
-        assert_eq!(took(flights.ended(&[(5, IsPiece(false))])), [5]);
-        assert_eq!(took(flights.ended(&[(4, IsPiece(false)), (6, IsPiece(false))])), [5, 5]);
+        assert_eq!(land(&mut flights, &[5]), [(3, 5)]);
+        assert_eq!(land(&mut flights, &[4, 6]), [(3, 5), (3, 5)]);
         assert!(flights.is_empty());
     }
 

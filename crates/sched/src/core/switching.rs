@@ -238,15 +238,19 @@ mod tests {
         turn
     }
 
-    /// After so many turns of two vGPUs, each beginning with such a switch.
-    fn after(turns: u64, switch_ns: u64, switching: &mut Switching) -> u64 {
-        for turn in 0..turns {
-            let vgpu = if turn % 2 == 0 { A } else { B };
-            switching.end(|run, _| run.vgpu != Some(vgpu));
-            let quantum_ns = config(8).quantum_ns;
-            switching.note(&config(8), vgpu, false, &turn_of(switch_ns), quantum_ns);
+    /// After so many turns of two vGPUs by turns, each of which brings memory and uses the device
+    /// for so long, in ns.
+    fn turns(switching: &mut Switching, vgpus: [VgpuKey; 2], turns: usize, ns: (u64, u64)) -> u64 {
+        for vgpu in vgpus.iter().cycle().take(turns) {
+            switching.end(|run, _| run.vgpu != Some(*vgpu));
+            switching.note(&config(8), *vgpu, false, &turn_of(ns.0), ns.1);
         }
         switching.slack_ns
+    }
+
+    /// The same of turns that use a quantum each.
+    fn after(count: usize, switch_ns: u64, switching: &mut Switching) -> u64 {
+        turns(switching, [A, B], count, (switch_ns, config(8).quantum_ns))
     }
 
     #[test]
@@ -286,14 +290,7 @@ mod tests {
     fn short_turns_make_no_switch_cheap() {
         let mut switching = Switching::default();
         let slack_ns = after(40, 10 * MS, &mut switching);
-        let mut short = |turns: u32| {
-            for turn in 0..turns {
-                let vgpu = VgpuKey(3 + turn % 2);
-                switching.end(|run, _| run.vgpu != Some(vgpu));
-                switching.note(&config(8), vgpu, false, &turn_of(0), 50_000);
-            }
-            switching.slack_ns
-        };
+        let mut short = |count| turns(&mut switching, [VgpuKey(3), VgpuKey(4)], count, (0, 50_000));
         assert_eq!(short(24), slack_ns);
         assert_eq!(short(10_000), 0, "for half a second nobody had a dear one");
     }
