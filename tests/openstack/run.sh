@@ -12,6 +12,7 @@
 #   GPU_LISTEN              address:port of the GPU node that the compute host reaches
 #   KEYSTONE_STOP, KEYSTONE_START, COMPUTE_REBOOT (optional)   commands of the cloud's operator
 #   PLAIN_BOOT (optional)   command that boots a server without cGPUs and says how long it took
+#   DEPLOYMENT_VMS, DEPLOYMENT_PACE_MS   how many VMs the scenario `deployment` makes, one number after the other, and how far apart
 #   DEPLOYMENT              where the scenario `deployment` leaves its figures (.json) and its drawing (.svg)
 # Prints what it does and what came of it, and ends with 0 if everything came as it should.
 set -uo pipefail
@@ -180,7 +181,7 @@ scenario_reboot() {
 scenario_killed() {
     say "-- the control plane is killed before, after and behind every step, and within those of several parts"
     local place CGPUS=2 # of which one is made, or removed, when it is killed within
-    for place in $(places address grant create port rules active confirm); do killed_making "$place"; done
+    for place in $(places address sign create port grant rules active confirm); do killed_making "$place"; done
     for place in $(places unrule revoke terminate release); do killed_removing "$place"; done
 }
 places() { # places STEP…: where it is killed
@@ -212,7 +213,7 @@ scenario_deployment() {
 }
 deployment() {
     "$BUILD/weft-control" deployment --json --what 'OpenStack, QEMU without KVM' --url "$GSAAS_URL" --token-file "$STATE/deployment.token" \
-        --cgpus 1,25,50,75 --repeats 3 --vms 15 --pace-ms 10000 --memory-mib 64 --drawing "$DEPLOYMENT.svg" > "$DEPLOYMENT.json"
+        --cgpus 1,25,50,75 --repeats 3 --vms "${DEPLOYMENT_VMS:-15,30,45,60,75,90}" --pace-ms "${DEPLOYMENT_PACE_MS:-10000}" --memory-mib 64 --drawing "$DEPLOYMENT.svg" > "$DEPLOYMENT.json"
 }
 
 begin

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use weft_api::v1::{Event, EventKind};
 
 use crate::clock;
-use crate::execute::{Outcome, World};
+use crate::execute::{Executed, Outcome, World};
 use crate::patience::{PAUSE_MAX, Tries, Verdict};
 use crate::plan::{self, Step};
 use crate::provision::{Failure, Notice};
@@ -191,19 +191,21 @@ impl Engine {
                     return Some(PAUSE_MAX);
                 }
             };
-            let Some(step) = instance.plan().first().copied() else {
+            let steps = instance.plan();
+            if steps.is_empty() {
                 self.lock().tries.remove(id);
                 return None;
-            };
+            }
             if self.lock().has_stopped {
                 return None;
             }
-            let (outcome, beside) = self.attempt(&instance, step);
+            let (executed, beside) = self.attempt(&instance, plan::together(&steps));
+            let Executed { step, outcome, advanced } = executed;
+            if advanced {
+                self.lock().tries.remove(id);
+            }
             match outcome {
-                Outcome::Done => {
-                    self.lock().tries.remove(id);
-                    tracing::debug!(instance = id, step = step.name(), "done");
-                }
+                Outcome::Done => tracing::debug!(instance = id, step = step.name(), "done"),
                 Outcome::NotYet(pause) => return Some(pause),
                 Outcome::Failed(failure) => match self.failed(&instance, step, &failure, &beside) {
                     Ok(None) => {}
@@ -217,21 +219,22 @@ impl Engine {
         }
     }
 
-    /// Carries out a step, and of a removal at the same time those that do not wait for it: an
-    /// endpoint that hangs keeps no node from ending sessions. What failed besides.
-    fn attempt(&self, instance: &InstanceRow, step: Step) -> (Outcome, Vec<(Step, Failure)>) {
-        let beside = plan::beside(step, instance.marks);
+    /// Carries out steps that are kept together, and of a removal at the same time those that do
+    /// not wait for it: an endpoint that hangs keeps no node from ending sessions. What failed
+    /// besides comes with it.
+    fn attempt(&self, instance: &InstanceRow, steps: &[Step]) -> (Executed, Vec<(Step, Failure)>) {
+        let beside = steps.first().and_then(|step| plan::beside(*step, instance.marks));
         let beside = beside.filter(|_| instance.wanted == Wanted::Absent);
-        let (Step::Unrule, Some(beside)) = (step, beside) else {
-            let outcome = self.world.execute(instance, step);
-            let has_failed = matches!(outcome, Outcome::Failed(_));
+        let ([Step::Unrule], Some(beside)) = (steps, beside) else {
+            let executed = self.world.execute(instance, steps);
+            let has_failed = matches!(executed.outcome, Outcome::Failed(_));
             let next = beside.filter(|_| has_failed);
-            return (outcome, next.map_or_else(Vec::new, |next| self.chain(instance, next)));
+            return (executed, next.map_or_else(Vec::new, |next| self.chain(instance, next)));
         };
         thread::scope(|scope| {
             let other = scope.spawn(|| self.chain(instance, beside));
-            let outcome = self.world.execute(instance, step);
-            (outcome, other.join().unwrap_or_default())
+            let executed = self.world.execute(instance, steps);
+            (executed, other.join().unwrap_or_default())
         })
     }
 
@@ -240,7 +243,7 @@ impl Engine {
         let mut failed = Vec::new();
         let mut next = Some(step);
         while let Some(step) = next.take() {
-            if let Outcome::Failed(failure) = self.world.execute(instance, step) {
+            if let Outcome::Failed(failure) = self.world.execute(instance, &[step]).outcome {
                 failed.push((step, failure));
                 next = plan::beside(step, instance.marks);
             }

@@ -14,7 +14,9 @@ use crate::nodes::{Nodes, VgpuSpec};
 use crate::plan::Step;
 use crate::provision::{Failure, Provisioner, VmSpec, VmState, is_shared};
 use crate::rules::{self, Endpoint, GrantRow};
-use crate::store::{CgpuRow, Effects, EndpointRow, Found, InstanceRow, Leading, Store, StoreError};
+use crate::store::{
+    CgpuRow, Done, Effects, EndpointRow, Found, InstanceRow, Leading, Store, StoreError,
+};
 
 /// A VM has booted after this time, or never will.
 const BOOT_LIMIT_MS: u64 = 300_000;
@@ -53,6 +55,17 @@ pub enum Outcome {
     Failed(Failure),
 }
 
+/// How far some steps were carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Executed {
+    /// The last one that was begun.
+    pub step: Step,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// Whether any was done, and is kept.
+    pub advanced: bool,
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Self::passing(error.to_string())
@@ -63,8 +76,26 @@ impl From<StoreError> for Failure {
 type Finding = Result<Option<Effects>, Failure>;
 
 impl World {
-    /// Carries out one step of an instance and marks it.
-    pub fn execute(&self, instance: &InstanceRow, step: Step) -> Outcome {
+    /// Carries out steps of an instance, one after the other, and keeps what was done at once.
+    pub fn execute(&self, instance: &InstanceRow, steps: &[Step]) -> Executed {
+        let mut done = Vec::new();
+        let mut executed =
+            Executed { step: Step::Release, outcome: Outcome::Done, advanced: false };
+        for step in steps {
+            executed.step = *step;
+            executed.outcome = self.begin(instance, *step, &mut done);
+            if executed.outcome != Outcome::Done {
+                break;
+            }
+        }
+        match self.keep(instance, &done) {
+            Ok(()) => executed.advanced = !done.is_empty(),
+            Err(error) => executed.outcome = Outcome::Failed(error.into()),
+        }
+        executed
+    }
+
+    fn begin(&self, instance: &InstanceRow, step: Step, done: &mut Vec<Done>) -> Outcome {
         // What another replica may be doing by now is not begun here.
         if self.store.leading() != Leading::Here {
             return Outcome::NotYet(PAUSE);
@@ -80,22 +111,27 @@ impl World {
         let took_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         let (at_ms, step_name) = (clock::now_ms(), step.name().to_owned());
         let event = Event { at_ms, step: step_name, kind: EventKind::Done, took_us, detail: None };
-        let kept = if step == Step::Release {
-            self.allocator.release(&instance.id, at_ms, &event)
-        } else {
-            self.store.mark(&instance.id, step, &effects, &event)
+        done.push(Done { step, effects, event });
+        Outcome::Done
+    }
+
+    fn keep(&self, instance: &InstanceRow, done: &[Done]) -> Result<(), StoreError> {
+        let kept = match done {
+            [] => return Ok(()),
+            [Done { step: Step::Release, event, .. }] => {
+                self.allocator.release(&instance.id, event.at_ms, event)
+            }
+            done => self.store.mark(&instance.id, done),
         };
-        self.crash.at("kept", step);
-        match kept {
-            Ok(()) => Outcome::Done,
-            Err(error) => Outcome::Failed(error.into()),
-        }
+        done.iter().for_each(|done| self.crash.at("kept", done.step));
+        kept
     }
 
     fn act(&self, instance: &InstanceRow, step: Step) -> Finding {
         let cgpus = self.store.instance_cgpus(&instance.id)?;
         match step {
             Step::Address => self.address(instance, &cgpus),
+            Step::Sign => self.sign(instance, &cgpus),
             Step::Grant => self.grant(instance, &cgpus),
             Step::Create => self.create(instance, &cgpus),
             Step::Port => self.port(instance),
@@ -168,23 +204,28 @@ impl World {
         Ok(found.ok_or_else(unknown)?.admin)
     }
 
-    fn grant(&self, instance: &InstanceRow, cgpus: &[CgpuRow]) -> Finding {
+    fn sign(&self, instance: &InstanceRow, cgpus: &[CgpuRow]) -> Finding {
         let mut tokens = Vec::with_capacity(cgpus.len());
         for (node, cgpus) in by_node(cgpus) {
-            let vgpu = |cgpu: &&CgpuRow| VgpuSpec {
-                name: cgpu.vgpu(),
-                device: cgpu.device.clone(),
-                weight: cgpu.weight,
-                memory_mib: cgpu.memory_mib,
-                sla_us: instance.spec.sla_us,
-            };
-            let vgpus: Vec<VgpuSpec> = cgpus.iter().map(vgpu).collect();
-            let inside = || self.crash.at("inside", Step::Grant);
-            let granted = self.nodes.grant(&self.admin(node)?, &vgpus, &inside);
-            let granted = self.answered(node, granted)?;
-            tokens.extend(cgpus.iter().map(|cgpu| cgpu.id.clone()).zip(granted));
+            let (admin, vgpus) = (self.admin(node)?, vgpus(instance, &cgpus));
+            if self.is_on_host(instance, node)? {
+                // A VM that shares memory with the node may show its grants as it begins.
+                let inside = || self.crash.at("inside", Step::Sign);
+                self.answered(node, self.nodes.make(&admin, &vgpus, &inside))?;
+            }
+            let signed = self.answered(node, self.nodes.sign(&admin, &vgpus))?;
+            tokens.extend(cgpus.iter().map(|cgpu| cgpu.id.clone()).zip(signed));
         }
         Ok(Some(Effects { tokens, ..Effects::default() }))
+    }
+
+    fn grant(&self, instance: &InstanceRow, cgpus: &[CgpuRow]) -> Finding {
+        for (node, cgpus) in by_node(cgpus) {
+            let inside = || self.crash.at("inside", Step::Grant);
+            let made = self.nodes.make(&self.admin(node)?, &vgpus(instance, &cgpus), &inside);
+            self.answered(node, made)?;
+        }
+        Ok(Some(Effects::default()))
     }
 
     fn create(&self, instance: &InstanceRow, cgpus: &[CgpuRow]) -> Finding {
@@ -328,6 +369,17 @@ impl World {
 
 fn of_node(node: &str, failure: &Failure) -> Failure {
     Failure { words: format!("node {node}: {}", failure.words), ..*failure }
+}
+
+fn vgpus(instance: &InstanceRow, cgpus: &[&CgpuRow]) -> Vec<VgpuSpec> {
+    let vgpu = |cgpu: &&CgpuRow| VgpuSpec {
+        name: cgpu.vgpu(),
+        device: cgpu.device.clone(),
+        weight: cgpu.weight,
+        memory_mib: cgpu.memory_mib,
+        sla_us: instance.spec.sla_us,
+    };
+    cgpus.iter().map(vgpu).collect()
 }
 
 fn by_node(cgpus: &[CgpuRow]) -> BTreeMap<&str, Vec<&CgpuRow>> {

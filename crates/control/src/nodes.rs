@@ -51,17 +51,23 @@ pub trait Nodes: Send + Sync + std::fmt::Debug {
     /// Why it cannot be used.
     fn look(&self, admin: &str) -> Result<NodeFacts, Failure>;
 
-    /// Makes vGPUs that are not there, and a grant for each, in their order. `inside` is called
-    /// in the middle.
+    /// A grant for each vGPU, in their order. They need not be there yet, and a node that cannot
+    /// do without makes them.
     ///
     /// # Errors
     /// Why there are not all.
-    fn grant(
+    fn sign(&self, admin: &str, vgpus: &[VgpuSpec]) -> Result<Vec<String>, Failure>;
+
+    /// Makes vGPUs that are not there. `inside` is called in the middle.
+    ///
+    /// # Errors
+    /// Why there are not all.
+    fn make(
         &self,
         admin: &str,
         vgpus: &[VgpuSpec],
         inside: &(dyn Fn() + Sync),
-    ) -> Result<Vec<String>, Failure>;
+    ) -> Result<(), Failure>;
 
     /// Removes vGPUs with their sessions and grants, if they are there; those that were, with the
     /// device time that they used, in ns.
@@ -150,36 +156,40 @@ impl Nodes for Sockets {
         Ok(NodeFacts { gpus, gateway: listen, identity: gateway.key })
     }
 
-    fn grant(
+    fn sign(&self, admin: &str, vgpus: &[VgpuSpec]) -> Result<Vec<String>, Failure> {
+        let mut client = connect(admin)?;
+        let ahead = asked(vgpus, Request::GrantAhead);
+        let signed: Result<_, _> = client.call_all(&ahead)?.into_iter().map(grant_of).collect();
+        signed.or_else(|failure: Failure| {
+            // A node of the version before knows no grants of what is not there. It would make a
+            // vGPU for one, and another one than was asked for.
+            tracing::debug!(node = admin, why = failure.words, "vGPUs are made before grants");
+            self.make(admin, vgpus, &|| {})?;
+            let granted = client.call_all(&asked(vgpus, Request::Grant))?;
+            granted.into_iter().map(grant_of).collect()
+        })
+    }
+
+    fn make(
         &self,
         admin: &str,
         vgpus: &[VgpuSpec],
         inside: &(dyn Fn() + Sync),
-    ) -> Result<Vec<String>, Failure> {
+    ) -> Result<(), Failure> {
         let mut client = connect(admin)?;
         let creations: Vec<Request> = vgpus.iter().map(create_request).collect();
         let created = client.call_all(&creations)?;
         inside();
-        // A grant of a vGPU that is not there would make one as it comes.
-        if created.iter().any(Result::is_err) {
-            // After a crash they may be there; their names are nobody else's.
-            let there: BTreeSet<String> = client.list()?.into_iter().map(|it| it.name).collect();
-            let mut absent = vgpus.iter().zip(created).filter(|(it, _)| !there.contains(&it.name));
-            if let Some(error) = absent.find_map(|(_, answer)| answer.err()) {
-                return Err(Failure::permanent(error.to_string()));
-            }
+        if created.iter().all(Result::is_ok) {
+            return Ok(());
         }
-        let asked = |vgpu: &VgpuSpec| grant_request(&vgpu.name, GRANT_VALID_S, GRANT_USES);
-        let asked: Vec<Request> = vgpus.iter().map(asked).collect();
-        let grant = |answer: Result<Answer, AdminError>| {
-            let answer = answer?;
-            let Answer::Grant(report) = answer else {
-                let words = format!("the node answers a grant with {answer:?}");
-                return Err(Failure::permanent(words));
-            };
-            Ok(report.grant)
-        };
-        client.call_all(&asked)?.into_iter().map(grant).collect()
+        // After a crash they may be there; their names are nobody else's.
+        let there: BTreeSet<String> = client.list()?.into_iter().map(|it| it.name).collect();
+        let mut absent = vgpus.iter().zip(created).filter(|(it, _)| !there.contains(&it.name));
+        match absent.find_map(|(_, answer)| answer.err()) {
+            Some(error) => Err(Failure::permanent(error.to_string())),
+            None => Ok(()),
+        }
     }
 
     fn revoke(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure> {
@@ -217,9 +227,20 @@ impl Nodes for Sockets {
     }
 }
 
-fn grant_request(name: &str, valid_s: u64, uses: u32) -> Request {
-    let name = name.to_owned();
-    Request::Grant(GrantRequest { name, weight: None, memory_bytes: None, valid_s, uses })
+fn asked(vgpus: &[VgpuSpec], how: fn(GrantRequest) -> Request) -> Vec<Request> {
+    let (valid_s, uses) = (GRANT_VALID_S, GRANT_USES);
+    let of = |vgpu: &VgpuSpec| {
+        let name = vgpu.name.clone();
+        how(GrantRequest { name, weight: None, memory_bytes: None, valid_s, uses })
+    };
+    vgpus.iter().map(of).collect()
+}
+
+fn grant_of(answer: Result<Answer, AdminError>) -> Result<String, Failure> {
+    match answer? {
+        Answer::Grant(report) => Ok(report.grant),
+        other => Err(Failure::permanent(format!("the node answers a grant with {other:?}"))),
+    }
 }
 
 fn create_request(vgpu: &VgpuSpec) -> Request {
@@ -238,7 +259,7 @@ fn create_request(vgpu: &VgpuSpec) -> Request {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader, Write};
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use weft_api::node::VgpuReport;
 
@@ -254,18 +275,37 @@ mod tests {
         serde_json::from_str(&json).unwrap()
     }
 
+    /// Answers so many requests of a connection with these; what was asked.
+    fn answer(stream: &mut BufReader<UnixStream>, answers: &[Answer]) -> Vec<String> {
+        let answer = |answer| {
+            let mut asked = String::new();
+            stream.read_line(&mut asked).unwrap();
+            let mut line = serde_json::to_vec(answer).unwrap();
+            line.push(b'\n');
+            stream.get_mut().write_all(&line).unwrap();
+            asked
+        };
+        answers.iter().map(answer).collect()
+    }
+
+    /// The same of the next connection.
+    fn answered(
+        listener: &UnixListener,
+        answers: &[Answer],
+    ) -> (Vec<String>, BufReader<UnixStream>) {
+        let mut stream = BufReader::new(listener.accept().unwrap().0);
+        (answer(&mut stream, answers), stream)
+    }
+
     /// A node that answers requests of one connection after the other with these.
     fn node(listener: &UnixListener, connections: Vec<Vec<Answer>>) {
         for answers in connections {
-            let (stream, _) = listener.accept().unwrap();
-            let mut stream = BufReader::new(stream);
-            for answer in answers {
-                stream.read_line(&mut String::new()).unwrap();
-                let mut line = serde_json::to_vec(&answer).unwrap();
-                line.push(b'\n');
-                stream.get_mut().write_all(&line).unwrap();
-            }
+            answered(listener, &answers);
         }
+    }
+
+    fn refused() -> Answer {
+        Answer::Error { message: "no room".to_owned() }
     }
 
     fn vgpu(name: &str) -> VgpuSpec {
@@ -281,25 +321,53 @@ mod tests {
         Answer::Grant(serde_json::from_str(&json).unwrap())
     }
 
-    /// After a crash some vGPUs are there. One that cannot be made gets no grant: with it the node
-    /// would make another one than was asked for.
+    /// After a crash some vGPUs are there.
     #[test]
-    fn grants_are_for_vgpus_that_are_there_and_for_no_others() {
+    fn vgpus_that_are_there_are_not_made_again() {
         let scratch = tempfile::tempdir().unwrap();
         let socket = scratch.path().join("admin.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let refused = || Answer::Error { message: "no room".to_owned() };
         let is_made = |name| Answer::Vgpu(report(name, 0));
-        let there = Answer::Vgpus(vec![report("a", 0), report("b", 0)]);
-        let both = vec![is_made("a"), refused(), there.clone(), granted("a"), granted("b")];
-        // A third request of the second connection would have no answer.
-        let one = vec![is_made("a"), refused(), Answer::Vgpus(vec![report("a", 0)])];
-        let thread = std::thread::spawn(move || node(&listener, vec![both, one]));
+        let both = Answer::Vgpus(vec![report("a", 0), report("b", 0)]);
+        let one = Answer::Vgpus(vec![report("a", 0)]);
+        let answers = vec![vec![is_made("a"), refused(), both], vec![is_made("a"), refused(), one]];
+        let thread = std::thread::spawn(move || node(&listener, answers));
         let (admin, vgpus) = (socket.to_str().unwrap(), [vgpu("a"), vgpu("b")]);
-        let grants = Sockets.grant(admin, &vgpus, &|| {}).unwrap();
-        assert_eq!(grants, ["grant-of-a", "grant-of-b"]);
-        let failure = Sockets.grant(admin, &vgpus, &|| {}).unwrap_err();
+        Sockets.make(admin, &vgpus, &|| {}).unwrap();
+        let failure = Sockets.make(admin, &vgpus, &|| {}).unwrap_err();
         assert_eq!(failure, Failure::permanent("no room"));
+        thread.join().unwrap();
+    }
+
+    /// One of the version before makes the vGPUs first: with a grant it would make others than were
+    /// asked for.
+    #[test]
+    fn a_node_that_grants_only_what_is_there_makes_it_first() {
+        let scratch = tempfile::tempdir().unwrap();
+        let socket = scratch.path().join("admin.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let (admin, vgpus) = (socket.to_str().unwrap().to_owned(), [vgpu("a"), vgpu("b")]);
+        let thread = std::thread::spawn(move || {
+            let (asked, stream) = answered(&listener, &[granted("a"), granted("b")]);
+            assert!(asked.iter().all(|line| line.contains("grant_ahead")), "{asked:?}");
+            drop(stream);
+            let (_, mut first) = answered(&listener, &[refused(), refused()]);
+            let is_made = |name| Answer::Vgpu(report(name, 0));
+            let (asked, _) = answered(&listener, &[is_made("a"), is_made("b")]);
+            assert!(asked.iter().all(|line| line.contains("create")), "{asked:?}");
+            let asked = answer(&mut first, &[granted("a"), granted("b")]);
+            assert!(asked.iter().all(|line| line.contains(r#""grant""#)), "{asked:?}");
+            // Nothing is granted that cannot be made.
+            let (_, first) = answered(&listener, &[refused(), refused()]);
+            let none = Answer::Vgpus(Vec::new());
+            let (_, second) = answered(&listener, &[is_made("a"), refused(), none]);
+            let mut left = String::new();
+            drop(second);
+            assert_eq!({ first }.read_line(&mut left).unwrap(), 0, "{left}");
+        });
+        assert_eq!(Sockets.sign(&admin, &vgpus).unwrap(), ["grant-of-a", "grant-of-b"]);
+        assert_eq!(Sockets.sign(&admin, &vgpus).unwrap(), ["grant-of-a", "grant-of-b"]);
+        Sockets.sign(&admin, &vgpus).unwrap_err();
         thread.join().unwrap();
     }
 

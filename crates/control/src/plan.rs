@@ -38,13 +38,15 @@ macro_rules! steps {
 steps! {
     /// Masked addresses are chosen.
     Address = 0 "address";
-    /// vGPUs are made on the nodes, with grants.
-    Grant = 1 "grant";
+    /// The nodes sign grants, of vGPUs that are made while the VM boots.
+    Sign = 12 "sign";
     /// The VM is asked for, with addresses and grants in its user-data.
     Create = 2 "create";
     /// The VM's port is there.
     Port = 3 "port";
-    /// Its host's endpoint leads the masked addresses to the nodes. The VM boots meanwhile.
+    /// The vGPUs are made on the nodes. Until then the grants are of no use.
+    Grant = 1 "grant";
+    /// Its host's endpoint leads the masked addresses to the nodes.
     Rules = 4 "rules";
     /// The VM has booted.
     Active = 5 "active";
@@ -63,33 +65,58 @@ steps! {
 /// How an instance is made.
 const MAKING: &[Step] = &[
     Step::Address,
-    Step::Grant,
+    Step::Sign,
     Step::Create,
     Step::Port,
+    Step::Grant,
     Step::Rules,
     Step::Active,
     Step::Confirm,
 ];
 
-/// How one is removed: a step, and the one without which nothing has been begun that it undoes.
-const UNDOING: &[(Step, Option<Step>)] = &[
-    (Step::Unrule, Some(Step::Port)),
-    (Step::Revoke, Some(Step::Address)),
-    (Step::Terminate, Some(Step::Grant)),
-    (Step::Release, None),
+/// How one is removed: a step, and those of which one was done if anything was begun that it
+/// undoes. A node of the version before has vGPUs when grants are signed, which may be unmarked.
+/// What control planes of that version began had vGPUs before it had a VM.
+const UNDOING: &[(Step, &[Step])] = &[
+    (Step::Unrule, &[Step::Port]),
+    (Step::Revoke, &[]),
+    (Step::Terminate, &[Step::Sign, Step::Grant]),
+    (Step::Release, &[]),
 ];
+
+/// Steps that leave nothing outside, or only what the next one finds: they are kept with the next.
+const KEPT_WITH_NEXT: &[Step] = &[Step::Address, Step::Active];
+
+/// Of steps that are to be done those that are done together: kept in one transaction, which takes
+/// the disk as long as one alone.
+#[must_use]
+pub fn together(steps: &[Step]) -> &[Step] {
+    let first = steps.iter().position(|step| !KEPT_WITH_NEXT.contains(step));
+    &steps[..first.map_or(steps.len(), |at| at + 1)]
+}
 
 /// The steps that are to be done, in this order.
 #[must_use]
 pub fn plan(wanted: Wanted, marks: Marks) -> Vec<Step> {
     match wanted {
-        Wanted::Present => MAKING.iter().copied().filter(|step| !marks.has(*step)).collect(),
+        Wanted::Present => MAKING.iter().copied().filter(|step| !is_done(marks, *step)).collect(),
         Wanted::Absent => UNDOING
             .iter()
-            .filter(|(step, after)| !marks.has(*step) && after.is_none_or(|after| marks.has(after)))
+            .filter(|(step, after)| !marks.has(*step) && is_begun(marks, after))
             .map(|(step, _)| *step)
             .collect(),
     }
+}
+
+/// Whether a step of making is done. The version before, which has no `sign`, had its grants when
+/// the vGPUs were made.
+fn is_done(marks: Marks, step: Step) -> bool {
+    marks.has(step) || (step == Step::Sign && marks.has(Step::Grant))
+}
+
+/// Whether one of the steps was done, if there are any.
+fn is_begun(marks: Marks, after: &[Step]) -> bool {
+    after.is_empty() || after.iter().any(|step| marks.has(*step))
 }
 
 /// A step of removing an instance that does not wait for another one: nodes end sessions while
@@ -112,7 +139,7 @@ pub fn beside(step: Step, marks: Marks) -> Option<Step> {
 pub fn has_ended(marks: Marks, cuts: bool) -> bool {
     let is_cut = cuts && marks.has(Step::Unrule);
     let ended = [Step::Revoke, Step::Terminate].iter().any(|step| marks.has(*step));
-    is_cut || ended || !marks.has(Step::Grant)
+    is_cut || ended || !is_begun(marks, &[Step::Sign, Step::Grant])
 }
 
 #[cfg(test)]
@@ -124,6 +151,7 @@ mod tests {
     /// What each step leaves behind, and what takes it away.
     const LEAVES: &[(Step, Step)] = &[
         (Step::Rules, Step::Unrule),
+        (Step::Sign, Step::Revoke),
         (Step::Grant, Step::Revoke),
         (Step::Create, Step::Terminate),
     ];
@@ -132,8 +160,15 @@ mod tests {
     fn an_instance_is_made_in_the_order_of_the_issue() {
         let plan = plan(Wanted::Present, Marks::default());
         let names: Vec<_> = plan.iter().map(|step| step.name()).collect();
-        let order = ["address", "grant", "create", "port", "rules", "active", "confirm"];
+        let order = ["address", "sign", "create", "port", "grant", "rules", "active", "confirm"];
         assert_eq!(names, order);
+        let mut marks = Marks::default();
+        let mut kept = Vec::new();
+        while let steps @ [_, ..] = &*super::plan(Wanted::Present, marks) {
+            kept.push(together(steps).len());
+            together(steps).iter().for_each(|step| marks = marks.with(*step));
+        }
+        assert_eq!(kept, [2, 1, 1, 1, 1, 2], "address with sign, active with confirm");
     }
 
     /// Wherever the making was killed, before or after a mark, and wherever the undoing was: what
@@ -143,8 +178,9 @@ mod tests {
         for made in 0..=MAKING.len() {
             let mut marks = Marks::default();
             MAKING[..made].iter().for_each(|step| marks = marks.with(*step));
-            // The next one may have been begun.
-            let begun: BTreeSet<Step> = MAKING.iter().take(made + 1).copied().collect();
+            // The next ones may have been begun, as far as they are kept together.
+            let begun = made + together(&MAKING[made..]).len();
+            let begun: BTreeSet<Step> = MAKING[..begun].iter().copied().collect();
             let mut undone = Vec::new();
             while let Some(step) = plan(Wanted::Absent, marks).first().copied() {
                 // Killed before the mark, it is the first one again.
@@ -174,7 +210,7 @@ mod tests {
         assert_eq!(beside(Step::Revoke, made), Some(Step::Terminate));
         assert_eq!(beside(Step::Revoke, made.with(Step::Terminate)), None);
         assert_eq!(beside(Step::Revoke, made.with(Step::Unrule)), Some(Step::Terminate));
-        let no_port = Marks::default().with(Step::Address).with(Step::Grant);
+        let no_port = Marks::default().with(Step::Address).with(Step::Sign);
         assert_eq!(beside(Step::Revoke, no_port), Some(Step::Terminate));
         assert_eq!(beside(Step::Terminate, made), None);
     }
@@ -189,6 +225,19 @@ mod tests {
         for step in [Step::Revoke, Step::Terminate] {
             assert!(has_ended(made.with(step), false));
         }
+    }
+
+    /// A control plane of the version before had made the vGPUs, and perhaps asked for a VM; or all
+    /// was ready.
+    #[test]
+    fn what_the_version_before_began_is_finished_or_undone() {
+        let made = Marks::default().with(Step::Address).with(Step::Grant);
+        assert_eq!(plan(Wanted::Present, made)[..2], [Step::Create, Step::Port]);
+        let undone = [Step::Revoke, Step::Terminate, Step::Release];
+        assert_eq!(plan(Wanted::Absent, made), undone);
+        assert!(!has_ended(made, true));
+        let ready = Marks(0b111_1111);
+        assert_eq!(plan(Wanted::Present, ready), []);
     }
 
     #[test]

@@ -34,13 +34,13 @@ message! {
     pub struct GrantBody {
         /// Tells grants apart.
         id: [u8; 16],
-        /// The vGPU; created for `owner` by the first session if it is not there.
+        /// The vGPU. Nobody is let in while it is not there, or is another user's.
         vgpu: String,
         /// The user of the node whose sessions these become.
         owner: u32,
-        /// Weight if the vGPU is created, 1–10,000; 0 for the node's default.
+        /// Its weight when the grant was made, 1–10,000; 0 in a grant ahead of it that names none.
         weight: u32,
-        /// Memory quota if the vGPU is created, in bytes; 0 for the node's default.
+        /// Its memory quota then, in bytes; 0 likewise.
         memory_bytes: u64,
         /// Endpoints that may use it: each is known by a key of its own.
         uses: u32,

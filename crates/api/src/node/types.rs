@@ -99,6 +99,10 @@ pub enum Request {
     /// Lets programs of other hosts use a vGPU, which is created if it is not there. Answer:
     /// [`Answer::Grant`].
     Grant(GrantRequest),
+    /// The same of a vGPU that who asks makes afterwards: nothing is made, and the grant is good
+    /// once the vGPU is there. Every daemon may be asked; one that does not know it says so, and
+    /// is to make the vGPU first. Answer: [`Answer::Grant`].
+    GrantAhead(GrantRequest),
     /// Totals and queue state now. Answer: [`Answer::Stats`]. Two of them make `admin::shares`.
     Stats,
     /// Who held the device when. Answer: [`Answer::Timeline`].

@@ -460,7 +460,7 @@ fn a_grant_that_is_revoked_ends_what_shares_memory() {
         console.matches("status ").count() == 2
     });
     assert!(console.contains("status 2"), "a CUDA error: {console}");
-    assert!(console.contains("was removed since the grant"), "{console}");
+    assert!(console.contains("is not there: it was removed"), "{console}");
     // The control plane finds that the grant is gone, and gives the rest back.
     eventually("the instance to have failed", || {
         let text = cloud.gsaas("team", &["-show", &format!("-id={id}")]).1;

@@ -313,7 +313,7 @@ fn a_region_that_grants_open_is_for_their_vgpus_alone() {
     assert!(text.contains("has vGPU `one,two`"), "{text}");
     node.admin().remove("two", true).unwrap();
     let text = run("two");
-    assert!(text.contains("was removed since the grant"), "{text}");
+    assert!(text.contains("is not there: it was removed"), "{text}");
     assert!(run("one").contains("PASSED"), "the other one is there");
     drop(machine);
     eventually("the machine to be gone", || node.log().contains("a virtual machine is gone"));

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use weft_node::admin::{Answer, GrantRequest, Request};
 
 use crate::support::{
     Conversation, Node, eventually, finish, program, python, root, success, text_of, weft,
@@ -184,6 +185,29 @@ const OLDER_HELLO: &[u8] = &[
     22, 3, 3, 0, 42, 2, 0, 0, 38, 3, 3, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
     7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0, 0xc0, 0x2f, 0,
 ];
+
+/// Signed before its vGPU is there, it lets nobody in until then; and makes no vGPU of its own.
+#[test]
+fn a_grant_ahead_of_its_vgpu_is_good_once_that_is_there() {
+    let node = node(&[]);
+    let (_, address) = grant(&node, &["other"]);
+    let (name, uses) = ("far".to_owned(), 9);
+    let asked = GrantRequest { name, weight: None, memory_bytes: None, valid_s: 60, uses };
+    let Ok(Answer::Grant(report)) = node.admin().call(&Request::GrantAhead(asked)) else {
+        panic!("no grant");
+    };
+    let text = refused(&address, &report.grant);
+    assert!(text.contains("not made yet"), "{text}");
+    assert!(node.admin().list().unwrap().iter().all(|vgpu| vgpu.name != "far"));
+    let mut create = weft();
+    create.arg("--runtime-dir").arg(node.path()).args(["create", "far", "--weight", "3"]);
+    success(create);
+    let text = success(run(&address, &report.grant, &program("vector_add"), &[]));
+    assert!(text.contains("PASSED"), "{text}");
+    let vgpus = node.admin().list().unwrap();
+    assert_eq!(vgpus.iter().find(|vgpu| vgpu.name == "far").unwrap().weight, 3);
+    node.wait_until_empty();
+}
 
 #[test]
 fn a_gateway_that_speaks_an_older_tls_gets_no_session() {

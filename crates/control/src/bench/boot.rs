@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -53,8 +53,8 @@ pub(super) struct Boots {
     pub(super) ready_ms: Vec<f64>,
     /// Of that, what QEMU took from its start until the guest's first program, in ms.
     pub(super) deploy_ms: Vec<f64>,
-    /// Of what lies outside, the node's vGPUs and grants, in ms.
-    pub(super) grant_ms: Vec<f64>,
+    /// Of what lies outside, the node's signing of the grants, in ms.
+    pub(super) sign_ms: Vec<f64>,
     /// The same of a VM that nobody but QEMU had a part in, in ms: a VM with no cGPU.
     pub(super) plain_ms: Vec<f64>,
 }
@@ -100,14 +100,14 @@ pub(super) fn run(guest: &Path, cgpus: u32) -> Result<Boots> {
         let plain_ms = machines.boot_plain()?;
         let (ready_ms, id) = plane.make(cgpus, CGPU_MIB)?;
         let deploy_ms = machines.deploy_ms(&id).context("a VM that is ready has booted")?;
-        let grant_ms = plane.took_ms(&id, Step::Grant)?;
+        let sign_ms = plane.took_ms(&id, Step::Sign)?;
         plane.remove(&id)?;
         // The first ones fill caches.
         if boot > 0 {
             boots.plain_ms.push(plain_ms);
             boots.ready_ms.push(ready_ms);
             boots.deploy_ms.push(deploy_ms);
-            boots.grant_ms.push(grant_ms);
+            boots.sign_ms.push(sign_ms);
         }
     }
     Ok(boots)
@@ -187,13 +187,18 @@ fn beside(name: &str) -> Result<PathBuf> {
 struct Machine {
     child: Child,
     booted_ms: Arc<OnceLock<f64>>,
+    console: Option<JoinHandle<()>>,
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // QEMU ends with its parent.
+        // QEMU ends with its parent, and its console with it: what it gives back to the system is
+        // no part of what comes next.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if let Some(console) = self.console.take() {
+            let _ = console.join();
+        }
     }
 }
 
@@ -234,7 +239,7 @@ impl Machines {
         let (begun, booted_ms) = (Instant::now(), Arc::new(OnceLock::new()));
         let mut child = command.spawn()?;
         let (output, booted) = (child.stdout.take(), Arc::clone(&booted_ms));
-        thread::Builder::new().name("console".to_owned()).spawn(move || {
+        let console = thread::Builder::new().name("console".to_owned()).spawn(move || {
             for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()) {
                 if line.is_ok_and(|line| line.contains(machine::BOOTED)) {
                     let _ = booted.set(begun.elapsed().as_secs_f64() * 1e3);
@@ -242,7 +247,7 @@ impl Machines {
                 }
             }
         })?;
-        Ok(Machine { child, booted_ms })
+        Ok(Machine { child, booted_ms, console: Some(console) })
     }
 
     /// What a boot takes of which no control plane knows, in ms.

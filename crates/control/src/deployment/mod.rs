@@ -210,7 +210,7 @@ mod tests {
             Event { at_ms, step, kind, took_us, detail: None }
         };
         let events = [
-            event("grant", EventKind::Done, 1_000, 9_000),
+            event("sign", EventKind::Done, 1_000, 9_000),
             event("create", EventKind::Done, 1_010, 2_500),
             event("rules", EventKind::Done, 1_300, 200_000),
             event("active", EventKind::Done, 5_010, 20),

@@ -223,20 +223,23 @@ impl Nodes for Fake {
         Ok(NodeFacts { gpus, gateway, identity: admin.to_owned() })
     }
 
-    fn grant(
+    fn sign(&self, _admin: &str, vgpus: &[VgpuSpec]) -> Result<Vec<String>, Failure> {
+        let grant = |vgpu: &VgpuSpec| format!("grant-of-{}", vgpu.name);
+        self.act("sign", |_| vgpus.iter().map(grant).collect())
+    }
+
+    fn make(
         &self,
         admin: &str,
         vgpus: &[VgpuSpec],
         inside: &(dyn Fn() + Sync),
-    ) -> Result<Vec<String>, Failure> {
-        self.act("grant", |inner| {
+    ) -> Result<(), Failure> {
+        self.act("make", |inner| {
             let there = inner.vgpus.entry(admin.to_owned()).or_default();
-            let grant = |vgpu: &VgpuSpec| {
+            for vgpu in vgpus {
                 there.insert(vgpu.name.clone());
                 inside();
-                format!("grant-of-{}", vgpu.name)
-            };
-            vgpus.iter().map(grant).collect()
+            }
         })
     }
 

@@ -12,11 +12,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use weft_api::v1::{AuditEntry, Event, Project, Quota};
 
 pub use rows::{
-    Audit, CgpuRow, Effects, EndpointRow, Found, GpuFound, GpuRow, InstanceRow, Key, Marks,
+    Audit, CgpuRow, Done, Effects, EndpointRow, Found, GpuFound, GpuRow, InstanceRow, Key, Marks,
     NodeRow, OperationRow, Port, Reservation, Spec, Taken, TokenRow, VGPU_PREFIX, Wanted,
 };
-
-use crate::plan::Step;
 
 /// Why nothing was read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -241,14 +239,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn usage(&self, part: &Part) -> Result<Vec<(String, CgpuRow)>, StoreError>;
     /// The last of them, the newest first.
     fn newest_usage(&self, project: Option<&str>, limit: u32) -> Result<Vec<CgpuRow>, StoreError>;
-    /// A step was done, with what is to be known of it.
-    fn mark(
-        &self,
-        instance: &str,
-        step: Step,
-        effects: &Effects,
-        event: &Event,
-    ) -> Result<(), StoreError>;
+    /// Steps were done, with what is to be known of them.
+    fn mark(&self, instance: &str, done: &[Done]) -> Result<(), StoreError>;
     /// Device time that cGPUs used, before the step that takes them back is done.
     fn keep_used(&self, used_ns: &[(String, u64)]) -> Result<(), StoreError>;
     /// Something happened to an instance.

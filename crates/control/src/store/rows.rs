@@ -1,7 +1,7 @@
 //! Rows.
 
 use serde::{Deserialize, Serialize};
-use weft_api::v1::{InstanceState, Locality, Mode, OperationKind, OperationState, Role};
+use weft_api::v1::{Event, InstanceState, Locality, Mode, OperationKind, OperationState, Role};
 
 use crate::plan::{self, Step};
 
@@ -292,6 +292,17 @@ pub struct Effects {
     pub found: Option<Found>,
     /// When it was ready.
     pub ready_ms: Option<u64>,
+}
+
+/// A step that was done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Done {
+    /// Which.
+    pub step: Step,
+    /// What it brought to light.
+    pub effects: Effects,
+    /// What is told of it.
+    pub event: Event,
 }
 
 /// Somebody's act.

@@ -22,9 +22,10 @@ fn places(steps: &[Step]) -> Vec<String> {
 
 const MAKING: &[Step] = &[
     Step::Address,
-    Step::Grant,
+    Step::Sign,
     Step::Create,
     Step::Port,
+    Step::Grant,
     Step::Rules,
     Step::Active,
     Step::Confirm,

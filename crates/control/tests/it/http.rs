@@ -95,7 +95,8 @@ fn the_client_does_all_that_the_interface_can() {
     assert_eq!(admin.cgpus().unwrap().len(), 2);
     let operation = team.operation(&begun.operation).unwrap();
     let steps: Vec<&str> = operation.events.iter().map(|event| event.step.as_str()).collect();
-    assert_eq!(steps, ["address", "grant", "create", "port", "rules", "active", "confirm"]);
+    let order = ["address", "sign", "create", "port", "grant", "rules", "active", "confirm"];
+    assert_eq!(steps, order);
     assert_eq!(team.project("team").unwrap().used.memory_mib, 2048);
     assert_eq!(team.console(&begun.id).unwrap(), "");
     let Err(ClientError::Refused(Problem { kind, hint, .. })) =

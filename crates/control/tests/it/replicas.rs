@@ -9,7 +9,7 @@ use weft_api::v1::{Client, ClientError, InstanceState, Kind, Problem};
 use weft_control::crash;
 use weft_control::plan::Step;
 use weft_control::store::postgres::{Access, Asked, Postgres, Terms};
-use weft_control::store::{Effects, Leading, Store, StoreError};
+use weft_control::store::{Done, Effects, Leading, Store, StoreError};
 
 use crate::crash::{assert_empty, begin, set_up, terminate, wait_for, wait_gone};
 use crate::database::Cluster;
@@ -61,8 +61,9 @@ fn whoever_lost_the_lease_writes_nothing() {
     // The first has heard of nothing, and thinks that the lease is its own.
     assert_eq!(first.leading(), Leading::Here);
     let before = second.instance("i").unwrap();
-    let grant = event(Step::Grant);
-    let late = first.mark("i", Step::Grant, &Effects::default(), &grant).unwrap_err();
+    let (step, effects) = (Step::Grant, Effects::default());
+    let done = [Done { step, effects, event: event(step) }];
+    let late = first.mark("i", &done).unwrap_err();
     assert_eq!(late, elsewhere("http://second"));
     assert_eq!(first.leading(), Leading::Elsewhere(Some("http://second".into())));
     let late = first.renounce("i", Some("late"), None).unwrap_err();

@@ -499,7 +499,7 @@ fn the_same_request_with_the_same_key_is_carried_out_once() {
 fn what_fails_for_a_while_is_tried_again_and_what_fails_for_good_is_undone() {
     let people = People::new(&[2]);
     let fake = &people.cloud.fake;
-    for what in ["grant", "create", "port", "put", "state", "holds"] {
+    for what in ["sign", "create", "port", "make", "put", "state", "holds"] {
         fake.fail(what, 2, Failure::passing("not now"));
         let id = people.create(&people.member, &shared(2, 1024)).unwrap();
         people.wait(&id, "ready");
@@ -717,7 +717,7 @@ fn add_vgpus(cloud: &Cloud, names: &[&str]) {
         sla_us: 0,
     };
     let vgpus: Vec<_> = names.iter().map(vgpu).collect();
-    cloud.engine.world().nodes.grant("node0", &vgpus, &|| {}).unwrap();
+    cloud.engine.world().nodes.make("node0", &vgpus, &|| {}).unwrap();
 }
 
 #[test]

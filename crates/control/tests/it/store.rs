@@ -11,8 +11,8 @@ use weft_control::plan::Step;
 use weft_control::store::postgres::{Access, Postgres};
 use weft_control::store::sqlite::Sqlite;
 use weft_control::store::{
-    Audit, Counts, Effects, Found, GpuFound, Key, Leading, NodeRow, Part, Port, Reservation, Spec,
-    Store, StoreError, Taken, TokenRow, Wanted,
+    Audit, Counts, Done, Effects, Found, GpuFound, Key, Leading, NodeRow, Part, Port, Reservation,
+    Spec, Store, StoreError, Taken, TokenRow, Wanted,
 };
 
 use crate::database::Cluster;
@@ -285,6 +285,10 @@ fn a_node_is_known_by_one_name(place: &Place) {
     assert!(matches!(missing, StoreError::Missing(_)), "{missing}");
 }
 
+fn done(step: Step, effects: Effects) -> Done {
+    Done { step, effects, event: event(step) }
+}
+
 fn an_instance_lives_and_ends(place: &Place) {
     let store = opened(place);
     assert_eq!(store.leading(), Leading::Here);
@@ -295,10 +299,10 @@ fn an_instance_lives_and_ends(place: &Place) {
     let masked = vec![("i-0".to_owned(), "169.254.77.2:1".to_owned())];
     let tokens = vec![("i-0".to_owned(), "secret".to_owned())];
     let effects = Effects { masked, tokens, ..Effects::default() };
-    store.mark("i", Step::Grant, &effects, &event(Step::Grant)).unwrap();
+    store.mark("i", &[done(Step::Grant, effects)]).unwrap();
     let found = Found { host: Some("h".into()), port: None };
     let effects = Effects { found: Some(found.clone()), ready_ms: Some(9), ..Effects::default() };
-    store.mark("i", Step::Confirm, &effects, &event(Step::Confirm)).unwrap();
+    store.mark("i", &[done(Step::Confirm, effects)]).unwrap();
     let now = store.instance("i").unwrap().unwrap();
     assert!(now.marks.has(Step::Grant) && now.marks.has(Step::Confirm));
     assert!(!now.marks.has(Step::Create));
@@ -346,13 +350,13 @@ fn endpoints_stay_until_they_are_taken_out_of_service(place: &Place) {
     store.reserve(reservation("i", 1, 600, Mode::Shared, 0)).wait().unwrap();
     let found = Some(Found { host: Some("h".into()), port: None });
     let effects = Effects { found, ..Effects::default() };
-    store.mark("i", Step::Port, &effects, &event(Step::Port)).unwrap();
+    store.mark("i", &[done(Step::Port, effects)]).unwrap();
     // A VM that had a relay before the endpoint was there is not led by it.
     store.reserve(reservation("j", 2, 600, Mode::Shared, 0)).wait().unwrap();
     let (tap, mac, ip) = (String::new(), Port::RELAYED.to_owned(), String::new());
     let found = Some(Found { host: Some("h".into()), port: Some(Port { tap, mac, ip }) });
     let effects = Effects { found, ..Effects::default() };
-    store.mark("j", Step::Port, &effects, &event(Step::Port)).unwrap();
+    store.mark("j", &[done(Step::Port, effects)]).unwrap();
     assert_eq!(store.placed().unwrap(), [("i".to_owned(), "h".to_owned())]);
     let used = store.remove_endpoint("h", &audit()).unwrap_err();
     assert!(matches!(used, StoreError::InUse(_)), "{used}");

@@ -187,19 +187,16 @@ fn answer(
             vgpus.insert(name.clone(), memory_bytes.unwrap_or(0));
             Answer::Vgpu(report(&name, memory_bytes.unwrap_or(0)))
         }
-        Request::Grant(asked) => {
-            let memory_bytes = *vgpus.entry(asked.name.clone()).or_insert(0);
-            Answer::Grant(GrantReport {
-                grant: format!("grant-of-{}", asked.name),
-                vgpu: asked.name,
-                weight: 1,
-                memory_bytes,
-                uses: asked.uses,
-                expires_s: 0,
-                listen: Some(gateway.to_owned()),
-                gateway_key: gateway_key(gateway),
-            })
-        }
+        Request::GrantAhead(asked) => Answer::Grant(GrantReport {
+            grant: format!("grant-of-{}", asked.name),
+            vgpu: asked.name,
+            weight: 0,
+            memory_bytes: 0,
+            uses: asked.uses,
+            expires_s: 0,
+            listen: Some(gateway.to_owned()),
+            gateway_key: gateway_key(gateway),
+        }),
         Request::Remove { name, .. } => match vgpus.remove(&name) {
             Some(_) => Answer::Done,
             None => refused(format!("there is no vGPU `{name}`")),

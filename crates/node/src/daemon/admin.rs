@@ -128,7 +128,7 @@ fn converse(daemon: &Arc<Daemon>, stream: UnixStream, caller: Caller) -> io::Res
         thread::sleep(wait);
         let request = serde_json::from_slice::<Request>(&line);
         let request = match request {
-            Ok(request @ (Request::Create { .. } | Request::Grant(_))) => {
+            Ok(request @ (Request::Create { .. } | Request::Grant(_) | Request::GrantAhead(_))) => {
                 burst.push(daemon.begin_request(request, caller));
                 continue;
             }
@@ -234,6 +234,7 @@ impl Daemon {
                 done(self.set_session(pid, Weight::new(weight)?, caller)?)
             }
             Request::Grant(asked) => Answer::Grant(self.make_grant(asked, caller)?),
+            Request::GrantAhead(asked) => Answer::Grant(self.grant_ahead(asked, caller)?),
             Request::Remove { name, force } => done(self.remove(&name, force, caller)?),
             Request::Stats => Answer::Stats(self.stats()?),
             Request::Timeline { since_ns } => Answer::Timeline(self.timeline(since_ns, caller)?),

@@ -13,7 +13,7 @@ use crate::store::shared::{
     word,
 };
 use crate::store::{
-    Audit, CgpuRow, Effects, InstanceRow, Key, Marks, OperationRow, Part, Reservation, Spec,
+    Audit, CgpuRow, Done, Effects, InstanceRow, Key, Marks, OperationRow, Part, Reservation, Spec,
     StoreError, Taken, Wanted,
 };
 
@@ -419,9 +419,7 @@ pub(super) fn taken(link: &mut impl Link) -> Result<Vec<Taken>, StoreError> {
 pub(super) fn mark(
     link: &mut impl Link,
     instance: &str,
-    step: Step,
-    effects: &Effects,
-    event: &Event,
+    Done { step, effects, event }: &Done,
 ) -> Result<(), StoreError> {
     let Effects { masked, tokens, used_ns, found, ready_ms } = effects;
     let found = found.as_ref().map(serde_json::to_string).transpose()?;

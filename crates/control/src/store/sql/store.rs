@@ -7,10 +7,9 @@ use super::instances::{self, Which};
 use super::registry::{self, add_audit};
 use super::{Base, Link, int};
 use crate::clock;
-use crate::plan::Step;
 use crate::store::shared::number;
 use crate::store::{
-    Audit, CgpuRow, Counts, Effects, EndpointRow, GpuFound, GpuRow, InstanceRow, Key, Leading,
+    Audit, CgpuRow, Counts, Done, EndpointRow, GpuFound, GpuRow, InstanceRow, Key, Leading,
     NodeRow, OperationRow, Part, Reservation, Store, StoreError, Taken, Ticket, TokenRow,
 };
 
@@ -253,18 +252,12 @@ impl<B: Base> Store for B {
         self.read(|link| instances::newest(link, project, limit))
     }
 
-    fn mark(
-        &self,
-        instance: &str,
-        step: Step,
-        effects: &Effects,
-        event: &Event,
-    ) -> Result<(), StoreError> {
-        let (instance, effects, event) = (instance.to_owned(), effects.clone(), event.clone());
-        let ticket = self
-            .writer()
-            .begin(move |link| instances::mark(link, &instance, step, &effects, &event));
-        ticket.wait()
+    fn mark(&self, instance: &str, done: &[Done]) -> Result<(), StoreError> {
+        let (instance, done) = (instance.to_owned(), done.to_vec());
+        let mark = move |link: &mut B::Link| {
+            done.iter().try_for_each(|done| instances::mark(link, &instance, done))
+        };
+        self.writer().begin(mark).wait()
     }
 
     fn keep_used(&self, used_ns: &[(String, u64)]) -> Result<(), StoreError> {

@@ -1,14 +1,18 @@
 //! One thread writes, in the order in which it was asked, and brings many writes to disk at once:
 //! each has a savepoint of its own, and all that wait share one commit.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 use super::Link;
 use crate::store::{StoreError, Ticket};
 
 /// Writes that may wait; whoever asks for more waits too.
 const WAITING_MAX: usize = 4_096;
+
+/// Nobody is likely to ask for anything soon after nobody did for so long.
+const RESTS_AFTER: Duration = Duration::from_millis(100);
 
 /// Says to whoever waits how it went, once it is known whether it is kept.
 type Deliver = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
@@ -28,6 +32,9 @@ pub(in crate::store) trait Desk: Send + 'static {
 
     /// Commits it, or undoes it.
     fn commit(&mut self, link: Self::Link) -> Result<(), StoreError>;
+
+    /// Nobody has asked for anything for a while.
+    fn rest(&mut self) {}
 }
 
 /// The writing thread.
@@ -77,8 +84,19 @@ fn in_savepoint<L: Link, T>(
     written
 }
 
+/// The next write. Before a long wait for it the desk may do what would keep one waiting.
+fn next<D: Desk>(desk: &mut D, jobs: &Receiver<Job<D::Link>>) -> Option<Job<D::Link>> {
+    match jobs.recv_timeout(RESTS_AFTER) {
+        Err(RecvTimeoutError::Timeout) => {
+            desk.rest();
+            jobs.recv().ok()
+        }
+        soon => soon.ok(),
+    }
+}
+
 fn write<D: Desk>(desk: &mut D, jobs: &Receiver<Job<D::Link>>) {
-    while let Ok(first) = jobs.recv() {
+    while let Some(first) = next(desk, jobs) {
         let mut begun = desk.begin();
         let mut deliveries = vec![first(within(&mut begun))];
         while deliveries.len() < D::BATCH_MAX {

@@ -19,6 +19,12 @@ const READERS_MAX: usize = 16;
 /// How long a reader waits for a writer, which happens while the log is written back.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The log is brought into the file after so many commits, when nobody waits.
+const RESTING_COMMITS: u32 = 64;
+
+/// And while somebody waits when it has so many pages, 8 MiB.
+const CHECKPOINT_PAGES: u32 = 2_048;
+
 /// A store in one file.
 #[derive(Debug)]
 pub struct Sqlite {
@@ -55,9 +61,12 @@ impl Sqlite {
         connection.pragma_update(None, "journal_mode", "WAL")?;
         // A commit that was answered outlives also the loss of power.
         connection.pragma_update(None, "synchronous", "FULL")?;
+        // Savepoints of large writes stay off the disk: they are of no use after a crash.
+        connection.pragma_update(None, "temp_store", "MEMORY")?;
+        connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         schema::migrate(&mut connection)?;
         let plane = connection.query_row("SELECT id FROM plane", [], |row| row.get(0))?;
-        let writer = Writer::start(OneFile(Some(Link::new(connection))))?;
+        let writer = Writer::start(OneFile { link: Some(Link::new(connection)), commits: 0 })?;
         Ok(Self { path: path.to_owned(), plane, writer, readers: Mutex::default() })
     }
 
@@ -111,8 +120,11 @@ impl Base for Sqlite {
     }
 }
 
-/// The connection that writes.
-struct OneFile(Option<Link>);
+/// The connection that writes, and the commits since its log was last brought into the file.
+struct OneFile {
+    link: Option<Link>,
+    commits: u32,
+}
 
 impl Desk for OneFile {
     type Link = Link;
@@ -121,11 +133,11 @@ impl Desk for OneFile {
 
     fn begin(&mut self) -> Result<Link, StoreError> {
         let lost = || StoreError::Broken("the connection is lost".to_owned());
-        let mut link = self.0.take().ok_or_else(lost)?;
+        let mut link = self.link.take().ok_or_else(lost)?;
         match link.batch("BEGIN IMMEDIATE") {
             Ok(()) => Ok(link),
             Err(error) => {
-                self.0 = Some(link);
+                self.link = Some(link);
                 Err(error)
             }
         }
@@ -137,7 +149,19 @@ impl Desk for OneFile {
             // There may be nothing to roll back.
             let _ = link.batch("ROLLBACK");
         }
-        self.0 = Some(link);
+        self.link = Some(link);
+        self.commits = self.commits.saturating_add(1);
         committed
+    }
+
+    fn rest(&mut self) {
+        if self.commits < RESTING_COMMITS {
+            return;
+        }
+        if let Some(link) = &mut self.link {
+            // What is not brought into the file now is later; a reader may be in the way.
+            let _ = link.batch("PRAGMA wal_checkpoint(PASSIVE)");
+            self.commits = 0;
+        }
     }
 }

@@ -122,8 +122,8 @@ fn places(steps: &[Step]) -> Vec<String> {
 
 #[test]
 fn a_restart_finishes_whatever_step_of_making_a_server_it_was_killed_at() {
-    use Step::{Active, Address, Confirm, Create, Grant, Port, Rules};
-    for place in places(&[Address, Grant, Create, Port, Rules, Active, Confirm]) {
+    use Step::{Active, Address, Confirm, Create, Grant, Port, Rules, Sign};
+    for place in places(&[Address, Sign, Create, Port, Grant, Rules, Active, Confirm]) {
         let cloud = FakeCloud::start();
         let mut program = program(&cloud);
         let host = SimulatedHost::start(program.folder.path());

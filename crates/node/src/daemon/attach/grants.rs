@@ -142,13 +142,8 @@ impl Grants {
         code
     }
 
-    /// What a grant grants to the endpoint whose key has this digest.
-    pub(crate) fn redeem(
-        &self,
-        grant: &Grant,
-        endpoint: [u8; 32],
-        now: u64,
-    ) -> Result<GrantBody, GrantError> {
+    /// What a genuine grant says, before it expires.
+    pub(crate) fn verify(&self, grant: &Grant, now: u64) -> Result<GrantBody, GrantError> {
         let code: &[u8; CODE_BYTES] = &grant.code;
         let genuine = self.code(&grant.body).verify_slice(code);
         genuine.map_err(|_| GrantError::Forged(grant.beginning()))?;
@@ -156,11 +151,21 @@ impl Grants {
         if now > body.expires_s {
             return Err(GrantError::Expired { grant: grant.beginning(), vgpu: body.vgpu });
         }
-        if !self.note_use(&body, &to_hex(&endpoint), now)? {
-            let GrantBody { vgpu, uses, .. } = body;
-            return Err(GrantError::Used { grant: grant.beginning(), vgpu, uses });
-        }
         Ok(body)
+    }
+
+    /// Lets the endpoint whose key has this digest use a grant that says this, if it may.
+    pub(crate) fn admit(
+        &self,
+        (grant, endpoint): &(Grant, [u8; 32]),
+        body: &GrantBody,
+        now: u64,
+    ) -> Result<(), GrantError> {
+        if self.note_use(body, &to_hex(endpoint), now)? {
+            return Ok(());
+        }
+        let (vgpu, uses) = (body.vgpu.clone(), body.uses);
+        Err(GrantError::Used { grant: grant.beginning(), vgpu, uses })
     }
 
     /// Whether the endpoint may use it: it has before, or others left it a use.
@@ -251,22 +256,33 @@ mod tests {
         Grant::from_text(&grants.issue(&body(uses)).unwrap()).unwrap()
     }
 
+    fn redeem(
+        grants: &Grants,
+        grant: &Grant,
+        endpoint: [u8; 32],
+        now: u64,
+    ) -> Result<GrantBody, GrantError> {
+        let body = grants.verify(grant, now)?;
+        grants.admit(&(grant.clone(), endpoint), &body, now)?;
+        Ok(body)
+    }
+
     #[test]
     fn a_grant_is_genuine_to_the_last_bit_and_only_here() {
         let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (grants, others) = (Grants::open(here.path()), Grants::open(there.path()));
         let (grants, others) = (grants.unwrap(), others.unwrap());
         let mut issued = grant(&grants, 1);
-        assert_eq!(grants.redeem(&issued, [1; 32], 1000).unwrap(), body(1));
-        assert!(matches!(others.redeem(&issued, [1; 32], 0), Err(GrantError::Forged(_))));
-        let late = grants.redeem(&issued, [1; 32], 1001);
+        assert_eq!(redeem(&grants, &issued, [1; 32], 1000).unwrap(), body(1));
+        assert!(matches!(redeem(&others, &issued, [1; 32], 0), Err(GrantError::Forged(_))));
+        let late = redeem(&grants, &issued, [1; 32], 1001);
         let late = late.unwrap_err().to_string();
         // Its number is what its text begins with.
         let which = format!("{}…", &issued.to_text()[..13]);
         assert!(late.contains(&which) && late.contains("has expired"), "{late}");
         for at in 0..issued.body.len() {
             issued.body[at] ^= 1;
-            let forged = grants.redeem(&issued, [1; 32], 0);
+            let forged = redeem(&grants, &issued, [1; 32], 0);
             assert!(matches!(forged, Err(GrantError::Forged(_))), "byte {at}");
             issued.body[at] ^= 1;
         }
@@ -281,9 +297,9 @@ mod tests {
             let grants = Grants::open(dir.path()).unwrap();
             let issued = Grant::from_text(&grants.issue(&far).unwrap()).unwrap();
             for endpoint in [1, 1, 2, 1] {
-                grants.redeem(&issued, [endpoint; 32], 0).unwrap();
+                redeem(&grants, &issued, [endpoint; 32], 0).unwrap();
             }
-            let third = grants.redeem(&issued, [3; 32], 0);
+            let third = redeem(&grants, &issued, [3; 32], 0);
             let third = third.unwrap_err().to_string();
             assert!(third.contains("used up: it was made for 2 endpoints"), "{third}");
             issued
@@ -293,8 +309,8 @@ mod tests {
         file.write_all(b"{\"id\":\"77").unwrap();
         for _ in 0..2 {
             let grants = Grants::open(dir.path()).unwrap();
-            assert!(matches!(grants.redeem(&issued, [3; 32], 0), Err(GrantError::Used { .. })));
-            grants.redeem(&issued, [2; 32], 0).unwrap();
+            assert!(matches!(redeem(&grants, &issued, [3; 32], 0), Err(GrantError::Used { .. })));
+            redeem(&grants, &issued, [2; 32], 0).unwrap();
         }
     }
 

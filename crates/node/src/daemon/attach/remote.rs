@@ -11,9 +11,9 @@ use super::gateway::Gateway;
 use super::grants::{self, GrantError, Grants};
 use super::{Attachment, Client};
 use crate::admin::{GrantReport, GrantRequest};
-use crate::config::NodeConfig;
+use crate::config::{NAME_RULE, NodeConfig, is_vgpu_name};
 use crate::daemon::Daemon;
-use crate::daemon::registry::{Change, Wanted};
+use crate::daemon::registry::{Change, Vgpu, Wanted};
 use crate::daemon::roles::{self, Caller};
 use crate::daemon::sessions::Refusal;
 
@@ -36,22 +36,11 @@ impl Remote {
     }
 }
 
-/// What a grant grants now to who shows it: its vGPU is there, and still of the same owner.
-pub(super) fn granted(
-    daemon: &Daemon,
-    (grant, endpoint): &(Grant, [u8; 32]),
-) -> Result<GrantBody, Refusal> {
-    let refused = |error: &GrantError| Refusal {
-        code: match error {
-            GrantError::Forged(_) | GrantError::Expired { .. } | GrantError::Used { .. } => {
-                RefusalCode::Permission
-            }
-            GrantError::Full | GrantError::Disk(_) => RefusalCode::Exhausted,
-        },
-        message: error.to_string(),
-    };
-    let body = daemon.remote.grants.redeem(grant, *endpoint, grants::now_s());
-    let body = body.map_err(|error| refused(&error))?;
+/// What a grant grants now to who shows it: its vGPU is there, and still of the same owner. One
+/// that grants nothing now is not used by being shown.
+pub(super) fn granted(daemon: &Daemon, shown: &(Grant, [u8; 32])) -> Result<GrantBody, Refusal> {
+    let (grants, now_s) = (&daemon.remote.grants, grants::now_s());
+    let body = grants.verify(&shown.0, now_s)?;
     let tables = daemon.tables();
     let is_there = !tables.is_being_removed(&body.vgpu);
     let found = tables.registry.find(&body.vgpu).ok().filter(|_| is_there);
@@ -59,14 +48,27 @@ pub(super) fn granted(
     drop(tables);
     if now_of != Some(body.owner) {
         let message = format!(
-            "vGPU `{}` was removed since the grant {} for it was made, or is another user's: get \
-             a new grant with `weft token`",
+            "vGPU `{}` of the grant {} is not there: it was removed or is another user's (get a \
+             new grant with `weft token`), or it is not made yet",
             body.vgpu,
-            grant.beginning()
+            shown.0.beginning()
         );
         return Err(Refusal { code: RefusalCode::Permission, message });
     }
+    grants.admit(shown, &body, now_s)?;
     Ok(body)
+}
+
+impl From<GrantError> for Refusal {
+    fn from(error: GrantError) -> Self {
+        let code = match &error {
+            GrantError::Forged(_) | GrantError::Expired { .. } | GrantError::Used { .. } => {
+                RefusalCode::Permission
+            }
+            GrantError::Full | GrantError::Disk(_) => RefusalCode::Exhausted,
+        };
+        Self { code, message: error.to_string() }
+    }
 }
 
 /// What a program asks for that comes with a grant: its vGPU, as it is.
@@ -106,14 +108,10 @@ impl Daemon {
         asked: GrantRequest,
         caller: Caller,
     ) -> anyhow::Result<GrantReport> {
-        let server = self.remote.gateway.key()?;
-        anyhow::ensure!(
-            (1..=VALID_S_MAX).contains(&asked.valid_s),
-            "a grant is good for a second to 30 days"
-        );
-        anyhow::ensure!(asked.uses > 0, "a grant that nobody may use is of no use: --uses 1");
-        let GrantRequest { name, weight, memory_bytes, valid_s, uses } = asked;
-        let is_there = self.tables().registry.find(&name).is_ok();
+        let server = self.grantable(&asked)?;
+        let GrantRequest { name, weight, memory_bytes, .. } = &asked;
+        let (weight, memory_bytes) = (*weight, *memory_bytes);
+        let is_there = self.tables().registry.find(name).is_ok();
         if !is_there {
             let wanted = Wanted {
                 name: name.clone(),
@@ -125,7 +123,7 @@ impl Daemon {
             let chosen = Change { weight, memory_bytes, ..Change::default() };
             self.create_vgpu(wanted, &chosen, caller)?;
         }
-        let vgpu = self.tables().registry.find(&name)?.clone();
+        let vgpu = self.tables().registry.find(name)?.clone();
         roles::permit_grant(caller, &vgpu)?;
         anyhow::ensure!(
             vgpu.token.is_none(),
@@ -142,28 +140,64 @@ impl Daemon {
             "vGPU `{name}` is there already with another {word}: change it with `weft set`, or \
              leave --{word} out"
         );
-        let body = GrantBody {
-            id: grants::random()?,
-            vgpu: name.clone(),
-            owner: vgpu.owner,
-            weight: vgpu.weight,
-            memory_bytes: vgpu.memory_bytes,
-            uses,
-            expires_s: grants::now_s().saturating_add(valid_s),
-            server,
-        };
+        let Vgpu { owner, weight, memory_bytes, .. } = vgpu;
+        let body = body(asked, owner, server)?;
+        self.sign(GrantBody { weight, memory_bytes, ..body }, caller)
+    }
+
+    /// Makes a grant for a vGPU that `caller` will make, if it is not there. Whoever shows it before
+    /// then is refused.
+    pub(crate) fn grant_ahead(
+        &self,
+        asked: GrantRequest,
+        caller: Caller,
+    ) -> anyhow::Result<GrantReport> {
+        let server = self.grantable(&asked)?;
+        anyhow::ensure!(is_vgpu_name(&asked.name), "`{}` is no name: {NAME_RULE}", asked.name);
+        let there = self.tables().registry.find(&asked.name).map(|vgpu| vgpu.owner);
+        self.sign(body(asked, there.unwrap_or(caller.uid), server)?, caller)
+    }
+
+    /// What is asked for can be granted; by whose gateway.
+    fn grantable(&self, asked: &GrantRequest) -> anyhow::Result<[u8; 32]> {
+        let server = self.remote.gateway.key()?;
+        anyhow::ensure!(
+            (1..=VALID_S_MAX).contains(&asked.valid_s),
+            "a grant is good for a second to 30 days"
+        );
+        anyhow::ensure!(asked.uses > 0, "a grant that nobody may use is of no use: --uses 1");
+        Ok(server)
+    }
+
+    fn sign(&self, body: GrantBody, caller: Caller) -> anyhow::Result<GrantReport> {
         let grant = self.remote.grants.issue(&body)?;
         let which = Grant::from_text(&grant)?.beginning();
-        tracing::info!(grant = which, vgpu = name, uid = caller.uid, uses, valid_s, "grant made");
+        let GrantBody { vgpu, weight, memory_bytes, uses, expires_s, server, .. } = body;
+        tracing::info!(grant = which, vgpu, uid = caller.uid, uses, expires_s, "grant made");
         Ok(GrantReport {
             grant,
-            vgpu: name,
-            weight: body.weight,
-            memory_bytes: body.memory_bytes,
+            vgpu,
+            weight,
+            memory_bytes,
             uses,
-            expires_s: body.expires_s,
+            expires_s,
             listen: self.remote.gateway.address().map(|address| address.to_string()),
-            gateway_key: to_hex(&body.server),
+            gateway_key: to_hex(&server),
         })
     }
+}
+
+/// What a grant says, of weight and memory what was asked for.
+fn body(asked: GrantRequest, owner: u32, server: [u8; 32]) -> anyhow::Result<GrantBody> {
+    let GrantRequest { name, weight, memory_bytes, valid_s, uses } = asked;
+    Ok(GrantBody {
+        id: grants::random()?,
+        vgpu: name,
+        owner,
+        weight: weight.unwrap_or(0),
+        memory_bytes: memory_bytes.unwrap_or(0),
+        uses,
+        expires_s: grants::now_s().saturating_add(valid_s),
+        server,
+    })
 }
