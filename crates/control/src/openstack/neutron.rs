@@ -12,6 +12,9 @@ pub struct NetworkPort {
     pub id: String,
     /// Its network's id.
     pub network_id: String,
+    /// The server that it is of.
+    #[serde(default)]
+    pub device_id: String,
     /// `ACTIVE` when its host has it.
     pub status: String,
     /// The hardware address.
@@ -47,13 +50,14 @@ struct Network {
 }
 
 impl Cloud {
-    /// The ports of a server.
+    /// The ports of servers.
     ///
     /// # Errors
     /// Neutron's.
-    pub fn ports(&self, server: &str) -> Result<Vec<NetworkPort>, ApiError> {
-        let path = format!("/ports?device_id={}", plain(server)?);
-        let Ports { ports } = self.get(Service::Network, &path)?;
+    pub fn ports(&self, servers: &[String]) -> Result<Vec<NetworkPort>, ApiError> {
+        let of = |server: &String| Ok(format!("device_id={}", plain(server)?));
+        let of: Vec<String> = servers.iter().map(of).collect::<Result<_, ApiError>>()?;
+        let Ports { ports } = self.get(Service::Network, &format!("/ports?{}", of.join("&")))?;
         Ok(ports)
     }
 

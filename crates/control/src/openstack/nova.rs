@@ -86,16 +86,17 @@ pub struct Flavor {
 }
 
 impl Cloud {
-    /// The servers of all projects with a tag.
+    /// The servers of all projects with one of some tags.
     ///
     /// # Errors
     /// Nova's.
-    pub fn servers(&self, tag: &str) -> Result<Vec<Server>, ApiError> {
-        let tag = plain(tag)?;
+    pub fn servers(&self, tags: &[String]) -> Result<Vec<Server>, ApiError> {
+        let tags: Vec<&str> = tags.iter().map(|tag| plain(tag)).collect::<Result<_, _>>()?;
+        let tags = tags.join(",");
         let mut found: Vec<Server> = Vec::new();
         loop {
             let after = found.last().map(|last| format!("&marker={}", last.id)).unwrap_or_default();
-            let path = format!("/servers/detail?all_tenants=1&tags={tag}&limit={PAGE}{after}");
+            let path = format!("/servers/detail?all_tenants=1&tags-any={tags}&limit={PAGE}{after}");
             let Listed { mut servers } = self.get(Service::Compute, &path)?;
             let is_last = servers.len() < PAGE;
             found.append(&mut servers);

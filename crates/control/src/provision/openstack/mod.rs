@@ -8,8 +8,10 @@
 //! So servers are looked for before one is asked for, the oldest one is the instance's, and
 //! whatever looks at it removes the others.
 
+mod survey;
 mod user_data;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io::Write as _;
@@ -22,7 +24,9 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
+use self::survey::Survey;
 use super::{Failure, Provisioner, VmSpec, VmState, ensure_room, link_local};
+use crate::openstack::neutron::NetworkPort;
 use crate::openstack::nova::{NewServer, Server};
 use crate::openstack::{ApiError, Cloud};
 use crate::random;
@@ -119,13 +123,18 @@ pub struct OpenStack {
     cloud: Cloud,
     settings: Settings,
     key: Key,
+    /// Servers by the instance, and ports by the server, of whoever waits for them.
+    servers: Survey<Vec<Server>>,
+    ports: Survey<Vec<NetworkPort>>,
 }
 
 impl OpenStack {
     /// Servers like that.
     #[must_use]
     pub fn new(cloud: Cloud, settings: Settings, key: Key) -> Self {
-        Self { cloud, settings, key }
+        let fresh = settings.look_again / 2;
+        let (servers, ports) = (Survey::new(fresh), Survey::new(fresh));
+        Self { cloud, settings, key, servers, ports }
     }
 
     /// Whose a server is, if it is one of this control plane's.
@@ -138,15 +147,48 @@ impl OpenStack {
 
     /// All servers of an instance, the oldest first.
     fn all(&self, id: &str) -> Result<Vec<Server>, ApiError> {
-        let mut found = self.cloud.servers(&tag(id))?;
-        found.retain(|server| self.owner(server) == Some(id));
-        found.sort_by(|a, b| (&a.created, &a.id).cmp(&(&b.created, &b.id)));
+        let found = self.of_instances(&[id.to_owned()])?.remove(id);
+        Ok(found.unwrap_or_default())
+    }
+
+    /// The same of several instances.
+    fn of_instances(&self, ids: &[String]) -> Result<BTreeMap<String, Vec<Server>>, ApiError> {
+        let tags: Vec<String> = ids.iter().map(|id| tag(id)).collect();
+        let mut found: BTreeMap<String, Vec<Server>> = BTreeMap::new();
+        for server in self.cloud.servers(&tags)? {
+            if let Some(id) = self.owner(&server).map(str::to_owned) {
+                found.entry(id).or_default().push(server);
+            }
+        }
+        for servers in found.values_mut() {
+            servers.sort_by(|a, b| (&a.created, &a.id).cmp(&(&b.created, &b.id)));
+        }
         Ok(found)
     }
 
-    /// The server of an instance. Others that were asked for by mistake are removed.
+    /// The ports of servers.
+    fn of_servers(&self, ids: &[String]) -> Result<BTreeMap<String, Vec<NetworkPort>>, Failure> {
+        let mut found: BTreeMap<String, Vec<NetworkPort>> = BTreeMap::new();
+        for port in self.cloud.ports(ids)? {
+            found.entry(port.device_id.clone()).or_default().push(port);
+        }
+        Ok(found)
+    }
+
+    /// The server of an instance that is not there yet, or was a moment ago.
+    fn awaited(&self, id: &str) -> Result<Option<Server>, Failure> {
+        let found = self.servers.of(id, |ids| Ok(self.of_instances(ids)?))?;
+        Ok(self.first(id, found.unwrap_or_default())?)
+    }
+
+    /// The server of an instance.
     fn server(&self, id: &str) -> Result<Option<Server>, ApiError> {
-        let mut found = self.all(id)?.into_iter();
+        self.first(id, self.all(id)?)
+    }
+
+    /// The first of an instance's servers. Others that were asked for by mistake are removed.
+    fn first(&self, id: &str, found: Vec<Server>) -> Result<Option<Server>, ApiError> {
+        let mut found = found.into_iter();
         let first = found.next();
         for other in found.filter(|other| !is_going(other)) {
             tracing::warn!(instance = id, server = other.id, "a second server is removed");
@@ -250,14 +292,18 @@ impl Provisioner for OpenStack {
     fn create(&self, vm: &VmSpec) -> Result<(), Failure> {
         match self.server(&vm.id)? {
             Some(_) => Ok(()),
-            None => self.ask_for(vm),
+            None => {
+                let asked = self.ask_for(vm);
+                self.servers.forget();
+                asked
+            }
         }
     }
 
     fn port(&self, id: &str) -> Result<Option<(String, Port)>, Failure> {
-        let Some(server) = self.server(id)? else { return Ok(None) };
-        let ports = self.cloud.ports(&server.id)?;
-        let port = ports.into_iter().find(|port| {
+        let Some(server) = self.awaited(id)? else { return Ok(None) };
+        let ports = self.ports.of(&server.id, |servers| self.of_servers(servers))?;
+        let port = ports.unwrap_or_default().into_iter().find(|port| {
             port.network_id == self.settings.network
                 && port.status == "ACTIVE"
                 && !port.host.is_empty()
@@ -273,7 +319,7 @@ impl Provisioner for OpenStack {
     }
 
     fn state(&self, id: &str) -> Result<VmState, Failure> {
-        let Some(server) = self.server(id)? else { return Ok(VmState::Absent) };
+        let Some(server) = self.awaited(id)? else { return Ok(VmState::Absent) };
         let state = state_of(&server);
         if matches!(state, VmState::Broken(_)) {
             let why = self.cloud.fault(&server.id)?;
@@ -284,15 +330,17 @@ impl Provisioner for OpenStack {
     }
 
     fn terminate(&self, id: &str) -> Result<bool, Failure> {
-        let found = self.all(id)?;
+        let found = self.servers.of(id, |ids| Ok(self.of_instances(ids)?))?.unwrap_or_default();
         for server in found.iter().filter(|server| !is_going(server)) {
             self.cloud.delete_server(&server.id)?;
+            self.servers.forget();
         }
-        Ok(found.iter().all(is_gone))
+        // What was seen for others may be from before this one's was made.
+        Ok(found.iter().all(is_gone) && self.all(id)?.iter().all(is_gone))
     }
 
     fn inventory(&self) -> Result<Vec<String>, Failure> {
-        let found = self.cloud.servers(TAG)?;
+        let found = self.cloud.servers(&[TAG.to_owned()])?;
         let there = found.iter().filter(|server| !is_going(server));
         let mut ids: Vec<String> =
             there.filter_map(|server| self.owner(server).map(str::to_owned)).collect();

@@ -205,7 +205,12 @@ fn read(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
     let is_chunked = headers.contains_key("transfer-encoding");
     let bytes = if is_chunked { read_chunks(reader)? } else { read_sized(reader, &headers)? };
     let body = if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap() };
-    let query = query.split('&').filter(|part| !part.is_empty()).map(pair).collect();
+    let mut all: BTreeMap<String, String> = BTreeMap::new();
+    for (name, value) in query.split('&').filter(|part| !part.is_empty()).map(pair) {
+        // One that comes again is a list, as for Neutron.
+        all.entry(name).and_modify(|before| *before += &format!(",{value}")).or_insert(value);
+    }
+    let query = all;
     Some(Request { method, path: path.to_owned(), query, headers, is_chunked, body })
 }
 
@@ -340,8 +345,9 @@ fn compute(
     let id = path.split('/').nth(2).unwrap_or_default();
     match (request.method.as_str(), path) {
         ("GET", "/servers/detail") => {
-            let tag = &request.query["tags"];
-            let has = |server: &&Value| server["tags"].as_array().unwrap().contains(&json!(tag));
+            let any: Vec<&str> = request.query["tags-any"].split(',').collect();
+            let is_one = |tag: &Value| any.contains(&tag.as_str().unwrap());
+            let has = |server: &&Value| server["tags"].as_array().unwrap().iter().any(is_one);
             let all = request.query.get("all_tenants").is_some_and(|all| all == "1");
             let seen = |server: &&Value| all && project == OWN || server["tenant_id"] == project;
             let limit: usize = request.query["limit"].parse().unwrap();
@@ -413,7 +419,8 @@ fn add_server(inner: &mut Inner, asked: &Value, project: &str, is_nowhere: bool)
 fn network(inner: &Inner, request: &Request, path: &str) -> (u16, Value) {
     match path {
         "/ports" => {
-            let of = |port: &&Value| port["device_id"] == request.query["device_id"];
+            let servers: Vec<&str> = request.query["device_id"].split(',').collect();
+            let of = |port: &&Value| servers.contains(&port["device_id"].as_str().unwrap());
             (200, json!({"ports": inner.ports.iter().filter(of).collect::<Vec<_>>()}))
         }
         "/networks" => {
