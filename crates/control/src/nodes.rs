@@ -237,10 +237,11 @@ fn asked(vgpus: &[VgpuSpec], how: fn(GrantRequest) -> Request) -> Vec<Request> {
 }
 
 fn grant_of(answer: Result<Answer, AdminError>) -> Result<String, Failure> {
-    match answer? {
-        Answer::Grant(report) => Ok(report.grant),
-        other => Err(Failure::permanent(format!("the node answers a grant with {other:?}"))),
-    }
+    let answer = answer?;
+    let Answer::Grant(report) = answer else {
+        return Err(Failure::permanent(format!("the node answers a grant with {answer:?}")));
+    };
+    Ok(report.grant)
 }
 
 fn create_request(vgpu: &VgpuSpec) -> Request {
