@@ -145,8 +145,8 @@ impl Daemon {
         self.sign(GrantBody { weight, memory_bytes, ..body }, caller)
     }
 
-    /// Makes a grant for a vGPU that `caller` will make, if it is not there. Whoever shows it before
-    /// then is refused.
+    /// Makes a grant for a vGPU that `caller` will make, if it is not there. Whoever shows it
+    /// before then is refused.
     pub(crate) fn grant_ahead(
         &self,
         asked: GrantRequest,
