@@ -256,7 +256,7 @@ impl World {
     /// Whether the VM has booted; an error if it never will.
     fn booted(&self, instance: &InstanceRow) -> Result<bool, Failure> {
         let since_ms = instance.created_ms.max(clock::started_ms());
-        match self.provisioner.state(&instance.id)? {
+        match self.provisioner.awaited(&instance.id)? {
             VmState::Active => Ok(true),
             VmState::Booting if clock::now_ms().saturating_sub(since_ms) < BOOT_LIMIT_MS => {
                 Ok(false)

@@ -133,6 +133,19 @@ impl Cloud {
     }
 }
 
+/// What is asked for of one page of a list.
+const PAGE: usize = 500;
+
+/// Where a list goes on, or what was before.
+#[derive(Debug, serde::Deserialize)]
+struct PageLink {
+    rel: String,
+}
+
+fn has_next(links: &[PageLink]) -> bool {
+    links.iter().any(|link| link.rel == "next")
+}
+
 /// What may stand in a path or a query as it is: ids, names and tags that are made here or were
 /// checked.
 fn plain(text: &str) -> Result<&str, ApiError> {

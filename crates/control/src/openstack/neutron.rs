@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::http::ApiError;
-use super::{Cloud, Service, plain};
+use super::{Cloud, PAGE, PageLink, Service, has_next, plain};
 
 /// A server's port.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -37,6 +37,8 @@ pub struct FixedIp {
 #[derive(Debug, Deserialize)]
 struct Ports {
     ports: Vec<NetworkPort>,
+    #[serde(default)]
+    ports_links: Vec<PageLink>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -57,8 +59,18 @@ impl Cloud {
     pub fn ports(&self, servers: &[String]) -> Result<Vec<NetworkPort>, ApiError> {
         let of = |server: &String| Ok(format!("device_id={}", plain(server)?));
         let of: Vec<String> = servers.iter().map(of).collect::<Result<_, ApiError>>()?;
-        let Ports { ports } = self.get(Service::Network, &format!("/ports?{}", of.join("&")))?;
-        Ok(ports)
+        let of = of.join("&");
+        let mut found: Vec<NetworkPort> = Vec::new();
+        loop {
+            let after = found.last().map(|last| format!("&marker={}", last.id)).unwrap_or_default();
+            let path = format!("/ports?{of}&limit={PAGE}{after}");
+            let Ports { mut ports, ports_links } = self.get(Service::Network, &path)?;
+            let is_last = ports.is_empty() || !has_next(&ports_links);
+            found.append(&mut ports);
+            if is_last {
+                return Ok(found);
+            }
+        }
     }
 
     /// Whether there is a network with this id.

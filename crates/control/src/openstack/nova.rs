@@ -5,10 +5,7 @@ use serde_json::{Value, json};
 
 use super::http::ApiError;
 use super::keystone::Scope;
-use super::{Call, Cloud, Service, plain};
-
-/// Servers of one page of a list.
-const PAGE: usize = 500;
+use super::{Call, Cloud, PAGE, PageLink, Service, has_next, plain};
 
 /// Lines of a console that are asked for.
 const CONSOLE_LINES: u32 = 2_000;
@@ -69,6 +66,8 @@ pub struct NewServer<'a> {
 #[derive(Debug, Deserialize)]
 struct Listed {
     servers: Vec<Server>,
+    #[serde(default)]
+    servers_links: Vec<PageLink>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -97,8 +96,9 @@ impl Cloud {
         loop {
             let after = found.last().map(|last| format!("&marker={}", last.id)).unwrap_or_default();
             let path = format!("/servers/detail?all_tenants=1&tags-any={tags}&limit={PAGE}{after}");
-            let Listed { mut servers } = self.get(Service::Compute, &path)?;
-            let is_last = servers.len() < PAGE;
+            let Listed { mut servers, servers_links } = self.get(Service::Compute, &path)?;
+            // Nova may have pages that are shorter than was asked for (`max_limit`).
+            let is_last = servers.is_empty() || !has_next(&servers_links);
             found.append(&mut servers);
             if is_last {
                 return Ok(found);

@@ -199,6 +199,14 @@ pub trait Provisioner: Send + Sync + std::fmt::Debug {
     /// Why nobody knows.
     fn state(&self, id: &str) -> Result<VmState, Failure>;
 
+    /// The same of one that is waited for: many may be, and be asked about together.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    fn awaited(&self, id: &str) -> Result<VmState, Failure> {
+        self.state(id)
+    }
+
     /// Takes a VM away; whether it is gone already.
     ///
     /// # Errors

@@ -176,9 +176,20 @@ impl OpenStack {
     }
 
     /// The server of an instance that is not there yet, or was a moment ago.
-    fn awaited(&self, id: &str) -> Result<Option<Server>, Failure> {
+    fn awaited_server(&self, id: &str) -> Result<Option<Server>, Failure> {
         let found = self.servers.of(id, |ids| Ok(self.of_instances(ids)?))?;
         Ok(self.first(id, found.unwrap_or_default())?)
+    }
+
+    /// How far a server is; of one in error, why.
+    fn state_in_words(&self, server: &Server) -> Result<VmState, ApiError> {
+        let state = state_of(server);
+        if !matches!(state, VmState::Broken(_)) {
+            return Ok(state);
+        }
+        let why = self.cloud.fault(&server.id)?;
+        let why = why.unwrap_or_else(|| "the server is in error".to_owned());
+        Ok(VmState::Broken(format!("Nova: {why}")))
     }
 
     /// The server of an instance.
@@ -294,14 +305,14 @@ impl Provisioner for OpenStack {
             Some(_) => Ok(()),
             None => {
                 let asked = self.ask_for(vm);
-                self.servers.forget();
+                self.servers.forget(&vm.id);
                 asked
             }
         }
     }
 
     fn port(&self, id: &str) -> Result<Option<(String, Port)>, Failure> {
-        let Some(server) = self.awaited(id)? else { return Ok(None) };
+        let Some(server) = self.awaited_server(id)? else { return Ok(None) };
         let ports = self.ports.of(&server.id, |servers| self.of_servers(servers))?;
         let port = ports.unwrap_or_default().into_iter().find(|port| {
             port.network_id == self.settings.network
@@ -319,21 +330,25 @@ impl Provisioner for OpenStack {
     }
 
     fn state(&self, id: &str) -> Result<VmState, Failure> {
-        let Some(server) = self.awaited(id)? else { return Ok(VmState::Absent) };
-        let state = state_of(&server);
-        if matches!(state, VmState::Broken(_)) {
-            let why = self.cloud.fault(&server.id)?;
-            let why = why.unwrap_or_else(|| "the server is in error".to_owned());
-            return Ok(VmState::Broken(format!("Nova: {why}")));
+        match self.server(id)? {
+            Some(server) => Ok(self.state_in_words(&server)?),
+            None => Ok(VmState::Absent),
         }
-        Ok(state)
+    }
+
+    fn awaited(&self, id: &str) -> Result<VmState, Failure> {
+        match self.awaited_server(id)? {
+            Some(server) => Ok(self.state_in_words(&server)?),
+            // A long list may end early; that a server is gone is said by one about it alone.
+            None => self.state(id),
+        }
     }
 
     fn terminate(&self, id: &str) -> Result<bool, Failure> {
         let found = self.servers.of(id, |ids| Ok(self.of_instances(ids)?))?.unwrap_or_default();
         for server in found.iter().filter(|server| !is_going(server)) {
             self.cloud.delete_server(&server.id)?;
-            self.servers.forget();
+            self.servers.forget(id);
         }
         // What was seen for others may be from before this one's was made.
         Ok(found.iter().all(is_gone) && self.all(id)?.iter().all(is_gone))

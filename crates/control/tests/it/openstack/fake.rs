@@ -72,6 +72,9 @@ struct Request {
     body: Value,
 }
 
+/// Servers of one page, whatever is asked for.
+const MAX_LIMIT: usize = 400;
+
 type Reply = (u16, Value, Option<String>);
 
 impl FakeCloud {
@@ -357,10 +360,13 @@ fn compute(
                 let at = found.iter().position(|server| server["id"] == *marker).unwrap();
                 found.drain(..=at);
             }
+            // Nova's pages may be shorter than was asked for, and its lists name no faults.
+            let limit = limit.min(MAX_LIMIT);
+            let links = (found.len() > limit).then(|| json!({"rel": "next", "href": "there"}));
             found.truncate(limit);
-            // As Nova's lists do.
             found.iter_mut().for_each(|server| server["fault"] = Value::Null);
-            (200, json!({"servers": found}))
+            let links: Vec<Value> = links.into_iter().collect();
+            (200, json!({"servers": found, "servers_links": links}))
         }
         ("POST", "/servers") => {
             if mishap == Some(Mishap::Quota) {

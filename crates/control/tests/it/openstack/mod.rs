@@ -154,7 +154,7 @@ fn lists_are_read_to_their_end() {
     }
     drop(inner);
     assert_eq!(vms.inventory().unwrap(), ["i1"]);
-    assert_eq!(cloud.asked("GET /servers"), 1 + 3);
+    assert_eq!(cloud.asked("GET /servers"), 1 + 4);
 }
 
 #[test]
