@@ -5,7 +5,7 @@
 
 use anyhow::{Result, bail};
 use serde_json::json;
-use weft_node::admin::{DeviceReport, LastSwitch, MemoryReport, SlotReport};
+use weft_node::admin::{DeviceReport, LENT_BY_SESSIONS, LastSwitch, MemoryReport, SlotReport};
 
 use crate::args::Sockets;
 use crate::output::{line, size, table};
@@ -40,7 +40,10 @@ pub(crate) fn memory(sockets: &Sockets, device: Option<&str>, as_json: bool) -> 
 fn drawn(device: &DeviceReport) -> String {
     let memory = &device.memory;
     if memory.slots.is_empty() {
-        return format!("{}: its memory is not dealt out in slots\n", device.name);
+        return match memory.placement.as_str() {
+            LENT_BY_SESSIONS => lent(device),
+            _ => format!("{}: its memory is not dealt out in slots\n", device.name),
+        };
     }
     let legend = Legend::new(memory);
     let mut text = format!(
@@ -63,7 +66,7 @@ fn drawn(device: &DeviceReport) -> String {
             text.push_str(&format!("        {}\n", written.trim_end()));
         }
     }
-    if let Some(LastSwitch { vgpu, slots, entries, ns }) = &memory.last_switch {
+    if let Some(LastSwitch { vgpu, slots, entries, ns, .. }) = &memory.last_switch {
         let us = ns / 1_000;
         text.push_str(&format!(
             "^ the last switch, of {vgpu}: {slots} slots, {entries} entries, {us} µs\n"
@@ -73,9 +76,34 @@ fn drawn(device: &DeviceReport) -> String {
     text
 }
 
+/// The memory of a device that lends it session by session, as text.
+fn lent(device: &DeviceReport) -> String {
+    let memory = &device.memory;
+    let there: u64 = memory.vgpus.iter().map(|own| own.resident_bytes).sum();
+    let (name, all) = (&device.name, size(device.memory_bytes));
+    let mut text = format!("{name}: {} of {all} in use, lent session by session\n", size(there));
+    if let Some(LastSwitch { vgpu, moved_bytes, ns, .. }) = &memory.last_switch {
+        let (moved, ms) = (size(*moved_bytes), ns / 1_000_000);
+        text.push_str(&format!("the last exchange, for {vgpu}: {moved} in {ms} ms\n"));
+    }
+    let mut vgpus: Vec<_> = memory.vgpus.iter().collect();
+    vgpus.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    let rows = vgpus.into_iter().map(|own| {
+        let swapped = own.used_bytes.saturating_sub(own.resident_bytes);
+        vec![own.name.clone(), size(own.used_bytes), size(own.resident_bytes), size(swapped)]
+    });
+    text + &table(&["vGPU", "USED", "ON DEVICE", "SWAPPED"], &rows.collect::<Vec<_>>())
+}
+
 /// A line for `weft top`: nothing where no slot is anybody's.
 pub(crate) fn summary(device: &DeviceReport) -> Option<String> {
     let memory = &device.memory;
+    if memory.placement == LENT_BY_SESSIONS && !memory.vgpus.is_empty() {
+        let there: u64 = memory.vgpus.iter().map(|own| own.resident_bytes).sum();
+        let used: u64 = memory.vgpus.iter().map(|own| own.used_bytes).sum();
+        let swapped = size(used.saturating_sub(there));
+        return Some(format!("on the device {}  swapped {swapped}", size(there)));
+    }
     if !memory.slots.iter().any(|slot| slot.owner.is_some() || !slot.users.is_empty()) {
         return None;
     }
@@ -166,7 +194,7 @@ mod tests {
             resident_bytes,
         };
         let vgpus = vec![of("train", 2 << 20, 1 << 20), of("infer", 2 << 20, 1 << 20)];
-        let last = LastSwitch { vgpu: "infer".to_owned(), slots: 1, entries: 256, ns: 12_345 };
+        let last = LastSwitch { vgpu: "infer".to_owned(), slots: 1, entries: 256, ns: 12_345, moved_bytes: 0 };
         let memory = MemoryReport {
             placement: "exact".to_owned(),
             slot_bytes: 1 << 20,
@@ -195,6 +223,24 @@ infer    a  2MiB      1MiB     1MiB      2       1
 train    b  2MiB      1MiB     1MiB      2       1
 ";
         assert_eq!(drawn(&device()), expected);
+    }
+
+    #[test]
+    fn what_is_lent_by_sessions_has_no_slots() {
+        let mut device = device();
+        device.memory.placement = LENT_BY_SESSIONS.to_owned();
+        device.memory.slots.clear();
+        let moved = LastSwitch { moved_bytes: 3 << 20, ns: 12_345_678, ..LastSwitch::default() };
+        device.memory.last_switch = Some(LastSwitch { vgpu: "infer".to_owned(), ..moved });
+        let expected = "\
+gpu0: 2MiB of 4MiB in use, lent session by session
+the last exchange, for infer: 3MiB in 12 ms
+vGPU   USED  ON DEVICE  SWAPPED
+infer  2MiB       1MiB     1MiB
+train  2MiB       1MiB     1MiB
+";
+        assert_eq!(drawn(&device), expected);
+        assert_eq!(summary(&device).unwrap(), "on the device 2MiB  swapped 2MiB");
     }
 
     #[test]

@@ -66,10 +66,9 @@ pub trait Backend: std::fmt::Debug + Clone + Default + Serialize + DeserializeOw
         false
     }
 
-    /// Whether the node may lend more memory of it than it has, and keep in a file what does not
-    /// fit.
-    fn swaps(&self) -> bool {
-        false
+    /// How a node lends more memory of it than it has, and keeps in a file what does not fit.
+    fn lends(&self) -> Lends {
+        Lends::Nothing
     }
 
     /// What its worker may do beyond what every worker may.
@@ -97,6 +96,18 @@ pub trait Backend: std::fmt::Debug + Clone + Default + Serialize + DeserializeOw
     /// # Errors
     /// [`OpenError`].
     fn open(&self, parts: Parts) -> Result<Self::Device, OpenError>;
+}
+
+/// How a device's memory is lent more than once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lends {
+    /// Not at all.
+    Nothing,
+    /// In slots: a table says what is in each, also while an operation runs.
+    Slots,
+    /// Session by session: an operation has all of its session's memory there
+    /// ([`FrameSource::room`]).
+    Sessions,
 }
 
 /// What a worker needs of the system for its device. The default is nothing at all.
@@ -334,10 +345,10 @@ macro_rules! backends {
                 match self { $(Self::$Kind(backend) => backend.keeps_abandoned(),)* }
             }
 
-            /// [`Backend::swaps`].
+            /// [`Backend::lends`].
             #[must_use]
-            pub fn swaps(&self) -> bool {
-                match self { $(Self::$Kind(backend) => backend.swaps(),)* }
+            pub fn lends(&self) -> Lends {
+                match self { $(Self::$Kind(backend) => backend.lends(),)* }
             }
 
             /// [`Backend::needs`].

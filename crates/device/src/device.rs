@@ -192,7 +192,7 @@ pub struct PartUse {
     pub part: u64,
     /// Bytes of it that are on the device.
     pub resident_bytes: u64,
-    /// Bytes of it that are in host memory.
+    /// Bytes of it that are in host memory, or nowhere yet.
     pub saved_bytes: u64,
 }
 
@@ -223,6 +223,14 @@ pub trait Swapping {
     /// # Errors
     /// [`SwapError`], at the first step that fails.
     fn swap(&mut self, steps: &[SwapStep]) -> Result<u64, SwapError>;
+
+    /// Saves parts, the last ones first, until so many bytes are off the device, or all; who keeps
+    /// the account ([`crate::FrameSource::holds`]) is told what is left there. Returns the bytes
+    /// copied.
+    ///
+    /// # Errors
+    /// [`SwapError`], at the first part that fails.
+    fn save_some(&mut self, bytes: u64) -> Result<u64, SwapError>;
 }
 
 /// One session's view of a device: its context, memory, modules and queue of operations.

@@ -73,6 +73,18 @@ pub trait FrameSource: std::fmt::Debug + Send {
         Brought::default()
     }
 
+    /// Asks for room on a device that lends more than it has.
+    fn room(&self, wanted: &RoomWanted) -> Room {
+        // What a device has that lends no more: all that was paid for, if the driver has it.
+        if wanted.missing_bytes == 0 { Room::Granted } else { Room::Refused }
+    }
+
+    /// So many bytes of the session's are on the device now; it was not asked, or has saved some.
+    fn holds(&self, _bytes: u64) {}
+
+    /// What was saved of the session's is back, so long after it asked for room, in ns.
+    fn note_brought(&self, _took_ns: u64) {}
+
     /// Lets other sessions of the vGPU learn of these frames, which hold `bytes`; the key for it.
     ///
     /// # Errors
@@ -101,6 +113,33 @@ pub struct Wanted {
     /// Parts of it that the operation names which begins: where arguments of a launch point to,
     /// what a copy or a fill is about. Nothing where an operation has met a page.
     pub named: Vec<u64>,
+}
+
+/// Room on a device for a session's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoomWanted {
+    /// Bytes that are to be there in all.
+    pub bytes: u64,
+    /// Bytes that the driver did not have after there was said to be room.
+    pub missing_bytes: u64,
+    /// Nothing of the session is in flight: it can save some of its own.
+    pub stands: bool,
+}
+
+/// Whether there is room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// There is.
+    Granted,
+    /// So many bytes of the session's own have to be saved before it asks again.
+    Save {
+        /// How many, at least.
+        bytes: u64,
+    },
+    /// Not while something of it is in flight.
+    Later,
+    /// There is none.
+    Refused,
 }
 
 /// What became of it.

@@ -22,7 +22,8 @@ pub mod cuda;
 pub mod soft;
 
 pub use backend::{
-    Backend, BackendConfig, DeviceName, NameError, Needs, OpenError, Parts, WithDevice, keys, kinds,
+    Backend, BackendConfig, DeviceName, Lends, NameError, Needs, OpenError, Parts, WithDevice, keys,
+    kinds,
 };
 pub use clock::thread_cpu_ns;
 pub use device::{
@@ -30,7 +31,8 @@ pub use device::{
     SwapStep, Swapping, VirtualMemory,
 };
 pub use frames::{
-    Brought, ForeignFrames, FrameRun, FrameSource, LocalFrames, MovedRun, PAGE, Wanted,
+    Brought, ForeignFrames, FrameRun, FrameSource, LocalFrames, MovedRun, PAGE, Room, RoomWanted,
+    Wanted,
 };
 pub use info::{Attribute, Capabilities, DeviceInfo};
 pub use op::{

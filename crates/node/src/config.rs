@@ -615,6 +615,7 @@ impl NodeConfig {
         check_size("journal.max_bytes", self.journal.max_bytes.0, 64 << 10, 1 << 40)?;
         check("worker.user", self.worker.user.into(), 0, 4_000_000_000)?;
         device::check_all(&self.devices)?;
+        self.check_host()?;
         match self.metrics.listen {
             Some(address) if !address.ip().is_loopback() => Err(invalid(&format!(
                 "metrics.listen: {address} is not a loopback address; one of 127.0.0.1:PORT, \

@@ -268,6 +268,26 @@ pub(crate) enum Ask {
         #[serde(default)]
         named: Vec<u64>,
     },
+    /// Room on a device that lends more than it has. Answer: [`Reply::Done`], [`Reply::Exhausted`],
+    /// [`Reply::Save`] or [`Reply::Later`].
+    Room {
+        /// Bytes that are to be on the device in all.
+        bytes: u64,
+        /// Bytes that the driver did not have after there was said to be room.
+        missing_bytes: u64,
+        /// Nothing of the session is in flight.
+        stands: bool,
+    },
+    /// So many bytes of it are on such a device now. Answer: [`Reply::Done`].
+    Holds {
+        /// How many.
+        bytes: u64,
+    },
+    /// What it asked room for is there, so long after it asked. Answer: [`Reply::Done`].
+    Brought {
+        /// How long, in ns.
+        took_ns: u64,
+    },
     /// The vGPU's memory. Answer: [`Reply::Usage`].
     Usage,
     /// Frames of its own that other sessions of the vGPU may use. Answer: [`Reply::Exported`] or
@@ -352,6 +372,9 @@ impl Ask {
             Self::Ready
             | Self::Usage
             | Self::Reside { .. }
+            | Self::Room { .. }
+            | Self::Holds { .. }
+            | Self::Brought { .. }
             | Self::Load { .. }
             | Self::Loaded { .. }
             | Self::Images { .. }
@@ -405,6 +428,13 @@ pub(crate) enum Reply {
         /// The descriptors that come along.
         passed: Vec<Passed>,
     },
+    /// So much of its memory is to leave the device for others; then it asks again.
+    Save {
+        /// Bytes, at least.
+        bytes: u64,
+    },
+    /// Not while something of it is in flight.
+    Later,
     /// It goes now.
     Switch,
     /// It stays where it is and goes on.

@@ -355,10 +355,13 @@ pub struct DeviceReport {
     pub executions: u64,
 }
 
+/// What [`MemoryReport::placement`] is of a device that lends its memory session by session.
+pub const LENT_BY_SESSIONS: &str = "sessions";
+
 /// The slots of a device's memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryReport {
-    /// Who lies where, by name.
+    /// Who lies where, by name; [`LENT_BY_SESSIONS`] without slots.
     pub placement: String,
     /// What a copied entry is said to take, in ns; 0 for what it takes.
     pub entry_ns: u64,
@@ -381,6 +384,9 @@ pub struct MemoryReport {
     /// Slots written for one that was next, while another had the device.
     #[serde(default)]
     pub ahead_slots: u64,
+    /// Bytes that went to the host and came back, where memory is lent session by session.
+    #[serde(default)]
+    pub moved_bytes: u64,
     /// Slots written the last time.
     pub last_switch_slots: u64,
     /// The last time.
@@ -396,6 +402,9 @@ pub struct MemoryReport {
 pub struct LastSwitch {
     /// Whose.
     pub vgpu: String,
+    /// Bytes that went to the host and came back, where memory is lent session by session.
+    #[serde(default)]
+    pub moved_bytes: u64,
     /// Slots that were written.
     pub slots: u64,
     /// Entries that were written.

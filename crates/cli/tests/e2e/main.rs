@@ -21,6 +21,7 @@ mod hostile;
 mod ipc;
 mod isolation;
 mod journal;
+mod lending;
 mod localities;
 mod memory;
 mod moves;

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use toml::Table;
+use weft_ring::Access;
 
 use super::{CudaConfig, CudaDevice, Found, LIBRARY_VARIABLE, devices};
-use crate::{Backend, DeviceInfo, NameError, Needs, OpenError, Parts};
+use crate::{Backend, DeviceInfo, Lends, NameError, Needs, OpenError, PAGE, Parts};
 
 /// Where a driver and what it loads may lie, and what it reads of the system.
 const READS: &[&str] = &[
@@ -49,9 +50,6 @@ const DEVICES: &[&str] = &[
 /// What a driver writes to: it names its threads, and does not start if it cannot. The other files
 /// there belong to root, since the process is not dumpable.
 const WRITES: &[&str] = &["/proc/self/task"];
-
-/// Bytes of addresses that are swapped together.
-const PART_BYTES: u64 = 64 << 20;
 
 /// Most GPUs of a machine.
 const GPUS_MAX: u32 = 64;
@@ -178,6 +176,10 @@ impl Backend for CudaBackend {
         "device"
     }
 
+    fn lends(&self) -> Lends {
+        Lends::Sessions
+    }
+
     fn needs(&self) -> Needs {
         let variable = || std::env::var_os(LIBRARY_VARIABLE).map(PathBuf::from);
         let library = self.library.clone().or_else(variable);
@@ -209,15 +211,18 @@ impl Backend for CudaBackend {
         }
     }
 
-    /// A context. The frames pay for its memory; the frame file and the physical table have no
-    /// other meaning here.
+    /// A context. The frames pay for its memory and keep what is not on the device; the tables have
+    /// no meaning here.
     fn open(&self, parts: Parts) -> Result<CudaDevice, OpenError> {
+        let frames = parts.frames.map(Access::ReadWrite).map_err(OpenError::new)?;
         CudaDevice::open(CudaConfig {
             library: self.library.clone(),
             ordinal: self.ordinal,
             source: parts.source,
             range: parts.range,
-            part_bytes: PART_BYTES,
+            part_bytes: parts.geometry.slot_pages() * PAGE,
+            frames: Some(frames),
+            lends: parts.geometry.lends(),
             window: Some((parts.window.base, parts.window.memory)),
             staging: Some(parts.staging),
             kernel_ns: parts.kernel_ns,

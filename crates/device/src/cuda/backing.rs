@@ -67,15 +67,19 @@ pub(super) struct Piece {
     pub(super) address: Address,
     pub(super) size: usize,
     pub(super) held: Held,
+    /// Its frames have been written to.
+    pub(super) is_kept: bool,
 }
 
 /// Where a piece's contents are.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Held {
     /// On the device: the driver's handle.
     Device(u64),
-    /// In host memory; nothing is mapped at its addresses.
-    Host(Vec<u8>),
+    /// In the frames that paid for it; nothing is mapped at its addresses.
+    Frames,
+    /// Nowhere: all of it is zero, and nothing is mapped at its addresses.
+    Nowhere,
 }
 
 /// A range of addresses and the calls that map memory there.
@@ -134,11 +138,13 @@ impl Backing {
         }
     }
 
-    /// Memory for a chunk of `bytes` (a multiple of [`CHUNK_BYTES`]), of unknown content.
+    /// Memory for a chunk of `bytes` (a multiple of [`CHUNK_BYTES`]), of unknown content; if it is
+    /// to come `later`, addresses alone where that is possible.
     pub(super) fn acquire(
         &mut self,
         driver: &Driver,
         bytes: u64,
+        later: bool,
     ) -> Result<(Address, Memory), Code> {
         let size = usize::try_from(bytes).map_err(|_| OUT_OF_MEMORY)?;
         match self {
@@ -150,7 +156,7 @@ impl Backing {
             }
             Self::Range(range, free) => {
                 let address = free.take(bytes).ok_or(OUT_OF_MEMORY)?;
-                let mapped = range.pieces(address, bytes);
+                let mapped = range.pieces(address, bytes, later);
                 if mapped.is_err() {
                     free.put(address, bytes);
                 }
@@ -203,16 +209,18 @@ impl Range {
         address.saturating_sub(self.base) / self.part_bytes
     }
 
-    /// Mapped pieces for a chunk, none of which crosses a part's border.
-    fn pieces(&self, address: Address, bytes: u64) -> Result<Vec<Piece>, Code> {
+    /// Pieces for a chunk, none of which crosses a part's border: mapped ones, unless that comes
+    /// `later`.
+    fn pieces(&self, address: Address, bytes: u64, later: bool) -> Result<Vec<Piece>, Code> {
         let end = address + bytes;
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = address;
         while at < end {
             let border = self.base + (self.part_of(at) + 1) * self.part_bytes;
             let size = usize::try_from(border.min(end) - at).map_err(|_| OUT_OF_MEMORY)?;
-            match self.map(at, size) {
-                Ok(handle) => pieces.push(Piece { address: at, size, held: Held::Device(handle) }),
+            let held = if later { Ok(Held::Nowhere) } else { self.map(at, size).map(Held::Device) };
+            match held {
+                Ok(held) => pieces.push(Piece { address: at, size, held, is_kept: false }),
                 Err(code) => {
                     for piece in &pieces {
                         let Held::Device(handle) = piece.held else { continue };

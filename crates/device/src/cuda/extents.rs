@@ -107,15 +107,21 @@ impl<T> Heap<T> {
         self.chunks.values().map(|chunk| &chunk.backing)
     }
 
-    /// The same, to change it.
-    pub(super) fn backings_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.chunks.values_mut().map(|chunk| &mut chunk.backing)
+    /// The same, to change it, with where each chunk begins.
+    pub(super) fn backings_mut(&mut self) -> impl Iterator<Item = (u64, &mut T)> {
+        self.chunks.iter_mut().map(|(base, chunk)| (*base, &mut chunk.backing))
     }
 
-    /// What backs the chunk that holds an address.
-    pub(super) fn backing_at(&mut self, address: u64) -> Option<&mut T> {
+    /// Where the chunk begins that holds an address, and what backs it.
+    pub(super) fn backing_at(&self, address: u64) -> Option<(u64, &T)> {
+        let (start, chunk) = self.chunks.range(..=address).next_back()?;
+        (address - start < chunk.bytes).then_some((*start, &chunk.backing))
+    }
+
+    /// The same, to change it.
+    pub(super) fn backing_at_mut(&mut self, address: u64) -> Option<(u64, &mut T)> {
         let (start, chunk) = self.chunks.range_mut(..=address).next_back()?;
-        (address - start < chunk.bytes).then_some(&mut chunk.backing)
+        (address - start < chunk.bytes).then_some((*start, &mut chunk.backing))
     }
 
     /// Takes all chunks out, with everything that is allocated in them.

@@ -14,8 +14,11 @@ mod backing;
 mod describe;
 mod driver;
 mod extents;
+mod kept;
 #[cfg(test)]
 mod kill_tests;
+#[cfg(test)]
+mod lending_tests;
 mod module;
 mod operation;
 mod printed;
@@ -42,6 +45,7 @@ use self::driver::{
     SUCCESS,
 };
 use self::extents::Heap;
+use self::kept::Kept;
 use self::module::{Module, Symbols};
 use self::operation::{End, InFlight};
 use self::printed::Printed;
@@ -81,6 +85,11 @@ pub struct CudaConfig {
     pub range: (u64, u64),
     /// Bytes of addresses that are swapped together; rounded down to whole chunks of 2 MiB.
     pub part_bytes: u64,
+    /// The memory of the frames: what is not on the device is there. Without it all is there.
+    pub frames: Option<Arc<SharedMemory>>,
+    /// More may be paid for than the device has: memory comes when an operation needs it, and
+    /// leaves when others do.
+    pub lends: bool,
     /// The pinned window and its address in the tenant, which is its address here too.
     pub window: Option<(u64, Arc<SharedMemory>)>,
     /// Memory that pageable copies are staged in.
@@ -106,6 +115,13 @@ pub struct CudaDevice {
     source: Box<dyn FrameSource>,
     backing: Backing,
     heap: Heap<Chunk>,
+    /// Where what is saved is kept.
+    kept: Option<Kept>,
+    lends: bool,
+    /// All of the session's memory is on the device.
+    is_whole: bool,
+    /// There is no room as long as something is in flight.
+    waits_for_end: bool,
     window: Option<(u64, Arc<SharedMemory>)>,
     /// Keeps registered memory mapped.
     _staging: Option<Arc<SharedMemory>>,
@@ -155,7 +171,8 @@ impl CudaDevice {
         let supported = attribute(&driver, device, VIRTUAL_MEMORY_SUPPORTED) == Some(1);
         let (base, bytes) = range;
         // Four times what there is leaves room for fragments of addresses.
-        let bytes = bytes.min(info.memory_bytes.saturating_mul(4));
+        let kept_bytes = config.frames.as_ref().map_or(0, |frames| frames.len() as u64);
+        let bytes = bytes.min(info.memory_bytes.max(kept_bytes).saturating_mul(4));
         let calls = virtual_memory.filter(|_| supported);
         let backing = Backing::reserve(calls, device, (base, bytes), part_bytes);
         let multiprocessors = attribute(&driver, device, MULTIPROCESSORS).unwrap_or(1);
@@ -171,6 +188,10 @@ impl CudaDevice {
             source,
             backing,
             heap: Heap::new(),
+            kept: config.frames.map(Kept::new),
+            lends: config.lends,
+            is_whole: true,
+            waits_for_end: false,
             window,
             _staging: staging.clone(),
             kernel_ns,
@@ -244,6 +265,32 @@ impl CudaDevice {
         Err(DeviceError::Refused(what))
     }
 
+    /// Loads a module for whose variables these frames were paid. What the driver takes on a device
+    /// that lends more than it has is room that others may have to give.
+    fn load_module(
+        &mut self,
+        id: ModuleId,
+        symbols: Symbols,
+        frames: &[FrameRun],
+    ) -> Result<(Module, LoadedModule), LoadError> {
+        if !self.lends {
+            return Module::load(&self.driver, id, symbols);
+        }
+        let bytes = frames.iter().map(|run| run.count * PAGE).sum();
+        if bytes > 0 {
+            self.have_room_now(bytes, 0)?;
+        }
+        let mut loaded = Module::load(&self.driver, id, symbols.clone());
+        if let Err(LoadError::Device(DeviceError::OutOfMemory { .. })) = loaded {
+            self.have_room_now(bytes, bytes.max(CHUNK_BYTES))?;
+            loaded = Module::load(&self.driver, id, symbols);
+        }
+        if loaded.is_err() {
+            self.source.holds(self.held_bytes());
+        }
+        loaded
+    }
+
     fn globals_contain(&self, address: u64, bytes: u64) -> bool {
         self.modules.values().any(|module| module.contains(address, bytes))
     }
@@ -255,7 +302,8 @@ impl CudaDevice {
         let out_of_memory = || DeviceError::OutOfMemory { requested: bytes };
         let size = bytes.checked_next_multiple_of(CHUNK_BYTES).ok_or_else(out_of_memory)?;
         let frames = self.source.take(size / PAGE)?;
-        let (base, memory) = match self.backing.acquire(&self.driver, size) {
+        let later = self.lends && self.swapping().is_some();
+        let (base, memory) = match self.backing.acquire(&self.driver, size, later) {
             Ok(chunk) => chunk,
             Err(code) => {
                 self.source.give_back(&frames);
@@ -267,6 +315,11 @@ impl CudaDevice {
                 };
             }
         };
+        if later {
+            self.is_whole = false;
+            self.heap.add(base, size, (memory, frames));
+            return Ok(());
+        }
         // Nobody is given what was not cleared.
         if let Err(error) = self.clear(base, size) {
             let _ = self.release(base, size, &memory, &frames);
@@ -288,7 +341,14 @@ impl CudaDevice {
     ) -> Result<(), DeviceError> {
         let code = self.backing.release(&self.driver, base, bytes, memory);
         self.done("cuMemFree", code)?;
+        let is_kept = matches!(memory, Memory::Pieces(all) if all.iter().any(|one| one.is_kept));
+        if let Some(kept) = self.kept.as_ref().filter(|_| is_kept) {
+            kept.discard(frames);
+        }
         self.source.give_back(frames);
+        if self.lends {
+            self.source.holds(self.held_bytes());
+        }
         Ok(())
     }
 
@@ -371,7 +431,7 @@ impl Device for CudaDevice {
             0 => Vec::new(),
             bytes => self.source.take(bytes.div_ceil(CHUNK_BYTES) * (CHUNK_BYTES / PAGE))?,
         };
-        let loaded = Module::load(&self.driver, id, symbols);
+        let loaded = self.load_module(id, symbols, &frames);
         if loaded.is_err() {
             self.source.give_back(&frames);
         }
@@ -390,6 +450,9 @@ impl Device for CudaDevice {
         if let Some(module) = self.modules.remove(&module) {
             let frames = module.unload(&self.driver);
             self.source.give_back(&frames);
+            if self.lends && !frames.is_empty() {
+                self.source.holds(self.held_bytes());
+            }
         }
     }
 
@@ -411,7 +474,7 @@ impl Device for CudaDevice {
     }
 
     fn swapping(&mut self) -> Option<&mut dyn Swapping> {
-        self.backing.range()?;
+        self.backing.range().and(self.kept.as_ref())?;
         Some(self)
     }
 
@@ -425,11 +488,10 @@ impl Device for CudaDevice {
     fn read_word(&mut self, address: u64, wide: bool) -> Result<u64, DeviceError> {
         let bytes = if wide { 8 } else { 4 };
         self.check_range(address, bytes as u64)?;
-        let mut word = [0_u8; 8];
-        if let Some(saved) = self.saved(address, bytes) {
-            word[..bytes].copy_from_slice(saved);
+        if let Some(word) = self.saved_word(address, bytes) {
             return Ok(u64::from_le_bytes(word));
         }
+        let mut word = [0_u8; 8];
         // SAFETY: `word` has 8 bytes, at least `bytes`; the device range was checked.
         let code = unsafe { (self.driver.copy_out)(word.as_mut_ptr().cast(), address, bytes) };
         self.done("cuMemcpyDtoH", code)?;
@@ -440,8 +502,7 @@ impl Device for CudaDevice {
         let bytes = if wide { 8 } else { 4 };
         self.check_range(address, bytes as u64)?;
         let word = value.to_le_bytes();
-        if let Some(saved) = self.saved(address, bytes) {
-            saved.copy_from_slice(&word[..bytes]);
+        if self.write_saved_word(address, &word[..bytes]) {
             return Ok(());
         }
         // SAFETY: `word` has 8 bytes, at least `bytes`; the device range was checked.

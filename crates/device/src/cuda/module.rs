@@ -11,8 +11,12 @@ use weft_ptx::ir::{Function, ParamPlace, Space};
 use weft_ptx::slice::{PieceKernel, rewrite};
 
 use super::c_string;
-use super::driver::{Code, Driver, Handle, JIT_ERROR_LOG, JIT_INPUT_PTX, SUCCESS};
-use crate::{FrameRun, FunctionInfo, GlobalInfo, LoadError, LoadedModule, ModuleId, ParamInfo};
+use super::driver::{
+    Code, Driver, Handle, JIT_ERROR_LOG, JIT_INPUT_PTX, OUT_OF_MEMORY, SUCCESS,
+};
+use crate::{
+    DeviceError, FrameRun, FunctionInfo, GlobalInfo, LoadError, LoadedModule, ModuleId, ParamInfo,
+};
 
 /// Bytes of the driver's error log.
 const LOG_BYTES: usize = 8192;
@@ -163,7 +167,7 @@ impl Module {
 }
 
 /// The images' PTX and the names in it. A name in several texts is listed once.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Symbols {
     texts: Vec<Vec<u8>>,
     kernels: BTreeMap<String, FunctionInfo>,
@@ -362,6 +366,7 @@ impl Log {
             INVALID_PTX => LoadError::InvalidPtx(message),
             NEWER_PTX => LoadError::NewerPtx(message),
             NO_BINARY => LoadError::NoBinary(message),
+            OUT_OF_MEMORY => LoadError::Device(DeviceError::OutOfMemory { requested: 0 }),
             _ => LoadError::InvalidImage(message),
         }
     }

@@ -1,13 +1,22 @@
-//! Swap plans on a GPU: contents go to host memory and come back under their addresses.
+//! Swap plans on a GPU: contents go to the frames that paid for them and come back under their
+//! addresses.
 //!
-//! A part that is saved has no memory on the device: its addresses stay reserved and nothing is
+//! A piece that is saved has no memory on the device: its addresses stay reserved and nothing is
 //! mapped there. A kernel that met them would end its context, so no operation begins before all
 //! of the session's memory is there. What the driver took by itself (variables of modules) stays.
+//!
+//! On a device that lends more than it has, memory comes with the first operation after it was
+//! allocated, and whoever begins to work asks for room ([`crate::FrameSource::room`]).
 
 use super::backing::{Held, Memory, Piece, Range};
-use super::driver::{Code, OUT_OF_MEMORY, SUCCESS};
+use super::driver::{Code, OUT_OF_MEMORY};
+use super::kept::Place;
+use super::timeline::monotonic_ns;
 use super::{Chunk, CudaDevice};
-use crate::{DeviceError, PartUse, SwapError, SwapStep, Swapping};
+use crate::{DeviceError, PAGE, PartUse, Room, RoomWanted, SwapError, SwapStep, Swapping};
+
+/// What is done with a piece: where it is then, if that is elsewhere.
+type Act = fn(&CudaDevice, Range, &Piece, &[Place]) -> Result<Option<Held>, DeviceError>;
 
 impl Swapping for CudaDevice {
     fn part_bytes(&self) -> u64 {
@@ -25,7 +34,7 @@ impl Swapping for CudaDevice {
             let Some(last) = parts.last_mut() else { continue };
             match piece.held {
                 Held::Device(_) => last.resident_bytes += piece.size as u64,
-                Held::Host(_) => last.saved_bytes += piece.size as u64,
+                Held::Frames | Held::Nowhere => last.saved_bytes += piece.size as u64,
             }
         }
         parts
@@ -42,6 +51,20 @@ impl Swapping for CudaDevice {
         }
         Ok(copied)
     }
+
+    fn save_some(&mut self, bytes: u64) -> Result<u64, SwapError> {
+        let (mut steps, mut saved) = (Vec::new(), 0);
+        for used in self.parts().iter().rev().filter(|used| used.resident_bytes > 0) {
+            if saved >= bytes {
+                break;
+            }
+            steps.push(SwapStep::Save { part: used.part });
+            saved += used.resident_bytes;
+        }
+        let result = self.swap(&steps);
+        self.source.holds(self.held_bytes());
+        result
+    }
 }
 
 /// The pieces of a chunk.
@@ -53,32 +76,129 @@ fn pieces((memory, _): &Chunk) -> &[Piece] {
 }
 
 impl CudaDevice {
-    /// Has everything brought that is in host memory: an operation may use any of it.
+    /// Has everything brought that is not on the device: an operation may use any of it.
     pub(super) fn bring_all(&mut self) -> Result<(), DeviceError> {
-        let is_saved = |piece: &Piece| matches!(piece.held, Held::Host(_));
-        if !self.heap.backings().flat_map(pieces).any(is_saved) {
+        if self.is_whole {
             return Ok(());
         }
-        self.each_of(None, Self::bring).map(|_| ())
+        let began_ns = monotonic_ns();
+        let mut missing_bytes = 0;
+        loop {
+            let absent_bytes = self.absent_bytes();
+            if absent_bytes == 0 {
+                break;
+            }
+            self.have_room(absent_bytes, missing_bytes)?;
+            match self.each_of(None, Self::bring) {
+                Ok(_) => {}
+                Err(DeviceError::OutOfMemory { .. }) => {
+                    // The driver has less than was thought. What came stays.
+                    self.source.holds(self.held_bytes());
+                    missing_bytes = self.absent_bytes();
+                }
+                Err(error) => {
+                    self.source.holds(self.held_bytes());
+                    return Err(error);
+                }
+            }
+        }
+        self.is_whole = true;
+        self.source.note_brought(monotonic_ns().saturating_sub(began_ns));
+        Ok(())
     }
 
-    /// What a range holds, if that is in host memory.
-    pub(super) fn saved(&mut self, address: u64, bytes: usize) -> Option<&mut [u8]> {
-        let (memory, _) = self.heap.backing_at(address)?;
-        let Memory::Pieces(pieces) = memory else { return None };
-        let piece = pieces.iter_mut().rfind(|piece| piece.address <= address)?;
-        let Held::Host(saved) = &mut piece.held else { return None };
-        let start = usize::try_from(address - piece.address).ok()?;
-        saved.get_mut(start..start.checked_add(bytes)?)
-    }
-
-    /// Does something to each piece, of one part if there is one; the bytes that were copied.
-    fn each_of(
+    /// Asks for room for so many bytes beside what is there.
+    pub(super) fn have_room(
         &mut self,
-        part: Option<u64>,
-        act: fn(&Self, Range, &Piece) -> Result<Option<Held>, DeviceError>,
-    ) -> Result<u64, DeviceError> {
-        let Some(range) = self.backing.range() else {
+        more_bytes: u64,
+        missing_bytes: u64,
+    ) -> Result<(), DeviceError> {
+        let bytes = self.held_bytes() + more_bytes;
+        loop {
+            let stands = self.in_flight.is_empty();
+            if !stands && self.waits_for_end {
+                return Err(DeviceError::QueueFull);
+            }
+            self.waits_for_end = false;
+            match self.source.room(&RoomWanted { bytes, missing_bytes, stands }) {
+                Room::Granted => return Ok(()),
+                Room::Save { bytes } if stands => {
+                    self.save_some(bytes).map_err(|failed| failed.error)?;
+                }
+                Room::Save { .. } | Room::Later => self.waits_for_end = true,
+                Room::Refused => {
+                    return Err(DeviceError::OutOfMemory { requested: more_bytes });
+                }
+            }
+        }
+    }
+
+    /// The same for what cannot be tried again later.
+    pub(super) fn have_room_now(
+        &mut self,
+        more_bytes: u64,
+        missing_bytes: u64,
+    ) -> Result<(), DeviceError> {
+        let full = DeviceError::OutOfMemory { requested: more_bytes };
+        self.have_room(more_bytes, missing_bytes).map_err(|error| match error {
+            DeviceError::QueueFull => full,
+            other => other,
+        })
+    }
+
+    /// Bytes of the session's on the device, with what the driver took for variables.
+    pub(super) fn held_bytes(&self) -> u64 {
+        let is_there = |piece: &&Piece| matches!(piece.held, Held::Device(_));
+        let pieces = self.heap.backings().flat_map(pieces).filter(is_there);
+        let frames = self.modules.values().flat_map(|module| &module.frames);
+        let own: u64 = pieces.map(|piece| piece.size as u64).sum();
+        own + frames.map(|run| run.count * PAGE).sum::<u64>()
+    }
+
+    fn absent_bytes(&self) -> u64 {
+        let is_absent = |piece: &&Piece| !matches!(piece.held, Held::Device(_));
+        let absent = self.heap.backings().flat_map(pieces).filter(is_absent);
+        absent.map(|piece| piece.size as u64).sum()
+    }
+
+    /// The word at an address whose memory is not on the device, if it is not.
+    pub(super) fn saved_word(&self, address: u64, bytes: usize) -> Option<[u8; 8]> {
+        let (base, (memory, frames)) = self.heap.backing_at(address)?;
+        let piece = piece_at(memory, address)?;
+        let mut word = [0; 8];
+        match piece.held {
+            Held::Device(_) => return None,
+            Held::Nowhere => {}
+            Held::Frames => {
+                let places = self.kept.as_ref()?.range(base, (address, bytes as u64), frames).ok()?;
+                places.first()?.memory.read_into(word.get_mut(..bytes)?).ok()?;
+            }
+        }
+        Some(word)
+    }
+
+    /// Writes a word whose memory is not on the device; whether it is not.
+    pub(super) fn write_saved_word(&mut self, address: u64, word: &[u8]) -> bool {
+        let Some((base, (memory, frames))) = self.heap.backing_at_mut(address) else {
+            return false;
+        };
+        let range = (address, word.len() as u64);
+        let kept = self.kept.as_ref();
+        let place = kept.and_then(|kept| kept.range(base, range, frames).ok()?.pop());
+        let (Some(piece), Some(place)) = (piece_at_mut(memory, address), place) else {
+            return false;
+        };
+        if matches!(piece.held, Held::Device(_)) || place.memory.write_from(word).is_err() {
+            return false;
+        }
+        // Frames that nobody has written to are zero.
+        (piece.held, piece.is_kept) = (Held::Frames, true);
+        true
+    }
+
+    /// Does something to each piece, of one part if there is one; the bytes that were moved.
+    fn each_of(&mut self, part: Option<u64>, act: Act) -> Result<u64, DeviceError> {
+        let (Some(range), Some(kept)) = (self.backing.range(), self.kept.clone()) else {
             return Err(DeviceError::Unsupported("memory that moves under its addresses"));
         };
         self.make_current()?;
@@ -86,15 +206,17 @@ impl CudaDevice {
         // Whatever happens, each piece is where it says: it is changed when its move is done.
         let mut heap = std::mem::replace(&mut self.heap, super::Heap::new());
         let mut moved = Ok(());
-        for (memory, _) in heap.backings_mut() {
+        for (base, (memory, frames)) in heap.backings_mut() {
             let Memory::Pieces(pieces) = memory else { continue };
             let wanted = |piece: &&mut Piece| {
                 part.is_none_or(|part| range.part_of(piece.address) == part) && moved.is_ok()
             };
             for piece in pieces.iter_mut().filter(wanted).collect::<Vec<_>>() {
-                match act(self, range, piece) {
+                let places = kept.places(base, piece, frames);
+                match places.and_then(|places| act(self, range, piece, &places)) {
                     Ok(None) => {}
                     Ok(Some(held)) => {
+                        piece.is_kept |= held == Held::Frames;
                         piece.held = held;
                         copied += piece.size as u64;
                     }
@@ -106,43 +228,65 @@ impl CudaDevice {
             }
         }
         self.heap = heap;
+        self.is_whole = self.absent_bytes() == 0;
         moved.map(|()| copied)
     }
 
-    /// Copies a piece to host memory and gives its memory on the device back.
-    fn save(&self, range: Range, piece: &Piece) -> Result<Option<Held>, DeviceError> {
+    /// Copies a piece to its frames and gives its memory on the device back.
+    fn save(
+        &self,
+        range: Range,
+        piece: &Piece,
+        places: &[Place],
+    ) -> Result<Option<Held>, DeviceError> {
         let Held::Device(handle) = piece.held else { return Ok(None) };
         if !self.in_flight.is_empty() {
             return Err(DeviceError::Refused("operations are in flight".to_owned()));
         }
-        let requested = piece.size as u64;
-        let mut saved: Vec<u8> = Vec::new();
-        let room = saved.try_reserve_exact(piece.size);
-        room.map_err(|_| DeviceError::OutOfMemory { requested })?;
-        saved.resize(piece.size, 0);
-        // SAFETY: `saved` has `size` bytes, and so many are mapped at the piece's address.
-        let code =
-            unsafe { (self.driver.copy_out)(saved.as_mut_ptr().cast(), piece.address, piece.size) };
-        self.done("cuMemcpyDtoH", code)?;
+        for Place { offset, memory } in places {
+            let (to, from) = (memory.as_ptr().cast(), piece.address + offset);
+            // SAFETY: `memory` has `len` bytes, and so many are mapped from there on: the places of
+            // a piece are as long as it is together.
+            let code = unsafe { (self.driver.copy_out)(to, from, memory.len()) };
+            self.done("cuMemcpyDtoH", code)?;
+        }
         self.done("cuMemUnmap", range.unmap(piece.address, piece.size, handle))?;
-        Ok(Some(Held::Host(saved)))
+        Ok(Some(Held::Frames))
     }
 
-    /// Maps memory at a piece's addresses again and copies what it held there.
-    fn bring(&self, range: Range, piece: &Piece) -> Result<Option<Held>, DeviceError> {
-        let Held::Host(saved) = &piece.held else { return Ok(None) };
+    /// Maps memory at a piece's addresses again and copies what it held there, or clears it.
+    fn bring(
+        &self,
+        range: Range,
+        piece: &Piece,
+        places: &[Place],
+    ) -> Result<Option<Held>, DeviceError> {
+        if matches!(piece.held, Held::Device(_)) {
+            return Ok(None);
+        }
         let requested = piece.size as u64;
         let mapped = range.map(piece.address, piece.size);
         let handle = mapped.map_err(|code| self.unmapped(code, requested))?;
-        // SAFETY: `saved` has `size` bytes, and so many are mapped at the piece's address.
-        let code =
-            unsafe { (self.driver.copy_in)(piece.address, saved.as_ptr().cast(), piece.size) };
-        if code != SUCCESS {
+        let written = match piece.held {
+            Held::Frames => self.write_back(piece, places),
+            Held::Nowhere | Held::Device(_) => self.clear(piece.address, requested),
+        };
+        if written.is_err() {
             // Nobody sees memory that was not written.
             let _ = range.unmap(piece.address, piece.size, handle);
+        }
+        written.map(|()| Some(Held::Device(handle)))
+    }
+
+    fn write_back(&self, piece: &Piece, places: &[Place]) -> Result<(), DeviceError> {
+        for Place { offset, memory } in places {
+            let (to, from) = (piece.address + offset, memory.as_ptr().cast_const().cast());
+            // SAFETY: `memory` has `len` bytes, and so many are mapped from there on: the places of
+            // a piece are as long as it is together.
+            let code = unsafe { (self.driver.copy_in)(to, from, memory.len()) };
             self.done("cuMemcpyHtoD", code)?;
         }
-        Ok(Some(Held::Device(handle)))
+        Ok(())
     }
 
     fn unmapped(&self, code: Code, requested: u64) -> DeviceError {
@@ -152,4 +296,14 @@ impl CudaDevice {
         }
         self.done("cuMemCreate", code).err().unwrap_or(full)
     }
+}
+
+fn piece_at(memory: &Memory, address: u64) -> Option<&Piece> {
+    let Memory::Pieces(pieces) = memory else { return None };
+    pieces.iter().rfind(|piece| piece.address <= address)
+}
+
+fn piece_at_mut(memory: &mut Memory, address: u64) -> Option<&mut Piece> {
+    let Memory::Pieces(pieces) = memory else { return None };
+    pieces.iter_mut().rfind(|piece| piece.address <= address)
 }

@@ -40,7 +40,10 @@ pub(super) struct Tenant {
 
 impl Tenant {
     pub(super) fn new() -> Self {
-        let mut device = tenant();
+        Self::of(tenant())
+    }
+
+    pub(super) fn of(mut device: CudaDevice) -> Self {
         let address = device.alloc(SLOTS as u64 * CHUNK_BYTES).unwrap();
         Self { device, address, turns: 0 }
     }

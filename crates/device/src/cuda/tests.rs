@@ -4,9 +4,11 @@
 
 use std::process::Command;
 
-use super::{CudaConfig, CudaDevice, LIBRARY_VARIABLE, devices, swap_tests};
-use crate::LocalFrames;
+use weft_ring::SharedMemory;
+
+use super::{CudaConfig, CudaDevice, LIBRARY_VARIABLE, devices, lending_tests, swap_tests};
 use crate::conformance::Behaviour;
+use crate::{FrameSource, LocalFrames};
 use crate::{Device, DeviceError, Launch, LoadError, Op, Outcome, QueueId};
 
 /// Memory that each behaviour may use, in bytes.
@@ -161,25 +163,34 @@ fn swap_plans_are_carried_out_by_the_driver() {
     let found = devices(None).unwrap();
     eprintln!("on {}", found[0].info.name);
     assert!(found[0].info.memory_bytes <= swap_tests::DRIVER_BYTES, "{:?}", found[0].info);
+    lending_tests::all();
     swap_tests::all();
 }
 
 fn open() -> CudaDevice {
-    open_with(QUOTA, 4 << 20)
+    open_with(Box::new(LocalFrames::new(QUOTA)), QUOTA, 4 << 20, false)
 }
 
 /// A tenant that may have as much as the driver's device, in parts of the least size.
 pub(super) fn tenant() -> CudaDevice {
-    open_with(swap_tests::DRIVER_BYTES, super::CHUNK_BYTES)
+    let bytes = swap_tests::DRIVER_BYTES;
+    open_with(Box::new(LocalFrames::new(bytes)), bytes, super::CHUNK_BYTES, false)
 }
 
-fn open_with(quota: u64, part_bytes: u64) -> CudaDevice {
+pub(super) fn open_with(
+    source: Box<dyn FrameSource>,
+    quota: u64,
+    part_bytes: u64,
+    lends: bool,
+) -> CudaDevice {
     CudaDevice::open(CudaConfig {
         library: None,
         ordinal: 0,
-        source: Box::new(LocalFrames::new(quota)),
+        source,
         range: (0x3000_0000_0000, 1 << 40),
         part_bytes,
+        frames: Some(SharedMemory::anonymous(usize::try_from(quota).unwrap()).unwrap()),
+        lends,
         window: None,
         staging: None,
         kernel_ns: None,

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::{
     Clock, FrameStore, MemoryConfig, PacedModel, SoftConfig, SoftDevice, Translation, device_info,
 };
-use crate::{Backend, DeviceInfo, NameError, OpenError, Parts};
+use crate::{Backend, DeviceInfo, Lends, NameError, OpenError, Parts};
 
 /// `CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED`.
 const IPC_EVENT_SUPPORTED: u32 = 125;
@@ -101,9 +101,9 @@ impl Backend for SoftBackend {
         }
     }
 
-    fn swaps(&self) -> bool {
+    fn lends(&self) -> Lends {
         // Its workers' translation table says where each slot is.
-        true
+        Lends::Slots
     }
 
     fn keeps_abandoned(&self) -> bool {

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use serde::Serialize;
 use toml::{Table, Value};
 use weft_device::soft::{Geometry, SoftBackend};
-use weft_device::{Backend as _, BackendConfig, DeviceName};
+use weft_device::{Backend as _, BackendConfig, DeviceName, Lends};
 use weft_sched::memory::{Brings, DEMAND, MonitorConfig, PERIOD_NS, PlacementId, UnknownPlacement};
 
 use super::{
-    ByteSize, ConfigError, NAME_RULE, check, check_size, invalid, is_vgpu_name,
+    ByteSize, ConfigError, NAME_RULE, NodeConfig, check, check_size, invalid, is_vgpu_name,
     machine_memory_bytes,
 };
 
@@ -129,6 +129,12 @@ impl DeviceConfig {
         self.memory_bytes().saturating_mul(self.oversubscribe.unwrap_or(1))
     }
 
+    /// Whether it lends more memory than it has, session by session.
+    pub(crate) fn lends_sessions(&self) -> bool {
+        let is_lent = self.oversubscribe.is_some_and(|times| times > 1);
+        is_lent && self.backend.lends() == Lends::Sessions
+    }
+
     /// How its memory is divided.
     pub(crate) fn geometry(&self) -> Result<Geometry, String> {
         let slot_bytes = self.slot.map_or(SLOT_BYTES, |slot| slot.0);
@@ -213,7 +219,15 @@ pub(super) fn check_all(devices: &[DeviceConfig]) -> Result<(), ConfigError> {
         device.backend.check().map_err(|message| invalid(&format!("{key}.{message}")))?;
         check_slots(&key, device)?;
     }
-    check_host(devices, machine_memory_bytes())
+    Ok(())
+}
+
+impl NodeConfig {
+    /// Refuses devices that lend what the host has no memory for. Of a GPU without a configured
+    /// size that is known when it was looked at.
+    pub(crate) fn check_host(&self) -> Result<(), ConfigError> {
+        check_host(&self.devices, machine_memory_bytes())
+    }
 }
 
 /// Memory that devices lend and do not have lies in the host's, unless it is swapped to files: no
@@ -251,7 +265,7 @@ fn check_slots(key: &str, device: &DeviceConfig) -> Result<(), ConfigError> {
     }
     if let Some(times) = device.oversubscribe {
         check(&format!("{key}.oversubscribe"), times, 1, OVERSUBSCRIBE_MAX)?;
-        if times > 1 && !device.backend.swaps() {
+        if times > 1 && device.backend.lends() == Lends::Nothing {
             let kind = device.backend.kind();
             return Err(invalid(&format!(
                 "{key}.oversubscribe: a `{kind}` device has no more than its memory"
@@ -266,7 +280,7 @@ fn check_slots(key: &str, device: &DeviceConfig) -> Result<(), ConfigError> {
             check(&format!("{key}.{name}"), seconds, 1, WATCHED_MAX_S)?;
         }
     }
-    if device.swap_dir.is_some() && !device.backend.swaps() {
+    if device.swap_dir.is_some() && device.backend.lends() == Lends::Nothing {
         let kind = device.backend.kind();
         return Err(invalid(&format!(
             "{key}.swap_dir: the memory of a `{kind}` device is not swapped to a file"

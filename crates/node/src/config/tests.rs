@@ -201,13 +201,14 @@ fn who_goes_on_for_the_sake_of_memory_does_so_where_memory_is_lent() {
 }
 
 #[test]
-fn only_what_swaps_lends_more_than_it_has() {
-    for (key, value) in [("device.oversubscribe", "2"), ("device.swap_dir", "/tmp")] {
-        load(&[("device", "soft"), (key, value)]).unwrap();
-        let error = load(&[("device", "cuda"), (key, value)]).unwrap_err().to_string();
-        assert!(error.contains(key) && error.contains("`cuda`"), "{error}");
-    }
-    load(&[("device", "cuda"), ("device.oversubscribe", "1")]).unwrap();
+fn a_genuine_gpu_lends_session_by_session() {
+    let lends = |device: &str, times: &str| {
+        let config = load(&[("device", device), ("device.oversubscribe", times)]).unwrap();
+        config.devices[0].lends_sessions()
+    };
+    assert!(lends("cuda", "2"));
+    assert!(!lends("cuda", "1") && !lends("soft", "2"));
+    load(&[("device", "cuda"), ("device.swap_dir", "/tmp")]).unwrap();
 }
 
 #[test]

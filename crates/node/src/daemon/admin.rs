@@ -19,7 +19,6 @@ use weft_wire::handshake::PROTOCOL_VERSION;
 
 use self::burst::Begun;
 use super::admin_connections::AdminConnections;
-use super::clock;
 use super::devices::frames::Frames;
 use super::devices::{Absent, Device};
 use super::driver::{Order, View};
@@ -604,7 +603,7 @@ impl Daemon {
             };
             let in_service = outage.is_none();
             let name_of = |key| tables.registry.by_key(key).map(|vgpu| vgpu.name.clone());
-            let memory = tables.memory(device.key).residency().report(clock::now_ns(), name_of);
+            let memory = tables.memory(device.key).report(name_of);
             DeviceReport { in_service, failure, ..device.report(policy, used_bytes, memory) }
         };
         let absent = self.devices.absent().iter().map(Absent::report);

@@ -17,6 +17,7 @@ use weft_sched::{Actions, DeviceKey, Event, Node, RestoreError, Usage, VgpuKey};
 use super::Daemon;
 use super::devices::Devices;
 use super::devices::frames::Frames;
+use super::devices::lending::Lender;
 use super::devices::residency::Terms;
 use super::persist::Schedule;
 use super::registry::Registry;
@@ -28,6 +29,9 @@ use crate::link::{Adoption, Descriptors, PACKET_BYTES_MAX, Passed, Start};
 
 /// A worker answers at its door within this time, or is left to die.
 const ANSWER_LIMIT: Duration = Duration::from_millis(500);
+
+/// A session stands still within this time after the longest kernel that it may have in flight.
+const PAUSE_GRACE: Duration = Duration::from_secs(10);
 
 /// A device's key is below this, whatever a worker says.
 const DEVICE_KEYS: u32 = 1024;
@@ -225,7 +229,16 @@ pub(crate) fn frames(
             period_ns: device.config.period_ns(),
         };
         let swap_dir = device.config.swap_dir.clone();
-        Ok((device.key, Frames::new(terms, device.config.lent_bytes(), physical, swap_dir)?))
+        let frames = Frames::new(terms, device.config.lent_bytes(), physical, swap_dir)?;
+        if !device.config.lends_sessions() {
+            return Ok((device.key, frames));
+        }
+        // A kernel in flight may be as long.
+        let kernel_ms = config.kernel_ms(device.info.capabilities).unwrap_or(0);
+        let pause_limit = PAUSE_GRACE + Duration::from_millis(kernel_ms);
+        let (capacity, idle_ns) = (device.info.memory_bytes, device.config.monitor().idle_ns);
+        let lender = Lender::new(capacity, idle_ns, pause_limit, super::now_ns());
+        Ok((device.key, frames.lent_by(lender)))
     });
     frames.collect()
 }

@@ -17,6 +17,7 @@ mod doctor;
 mod driver;
 mod health;
 mod host;
+mod lending;
 mod log;
 mod moves;
 mod pace;
@@ -310,6 +311,8 @@ impl Setup {
         let survivors = adopt::of_known_devices(survivors, &config);
         let devices = Devices::open(&config, &survivors, absent)?;
         devices.note_memory(&mut config);
+        // What a GPU has is known only now.
+        config.check_host()?;
         let frames = adopt::frames(&config, &devices, &survivors)?;
         let mut registry = open_registry(&config)?;
         moves::adopt_moves(&mut registry, &survivors);

@@ -404,6 +404,9 @@ impl Daemon {
         if works {
             self.driver.send(Order::Stands { session: session.key });
         }
+        if let Some(bytes) = self.debt_of(session) {
+            return Ok((Reply::Save { bytes }, Vec::new()));
+        }
         let reached = self.reach(session, &Stage::Paused);
         let Some(Phase::Copying(luggage)) = reached else { return Ok((Reply::Stay, Vec::new())) };
         let files = vec![

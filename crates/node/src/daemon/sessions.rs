@@ -44,7 +44,7 @@ use crate::link::{self, Ask, LINE_BYTES_MAX, Passed, Reply, Run, Severity, Start
 
 /// A switch of memory that takes less is not worth telling the driver of, in ns: a turn may last
 /// `yield_us` longer anyway.
-const SWITCH_MIN_NS: u64 = 50_000;
+pub(super) const SWITCH_MIN_NS: u64 = 50_000;
 
 /// Lines about sessions that did not open, which a tenant can cause.
 static FAILURES: LogLimit = LogLimit::per_second(10);
@@ -449,7 +449,7 @@ impl Daemon {
     }
 
     /// The device that executes a session.
-    fn device_of(&self, key: u32) -> DeviceKey {
+    pub(super) fn device_of(&self, key: u32) -> DeviceKey {
         // One that is in no table is over, and has nothing on any device.
         self.tables().sessions.get(&key).map_or(DeviceKey(0), |entry| entry.device)
     }
@@ -463,6 +463,9 @@ impl Daemon {
             }),
             Ask::Copied { failure } => (self.answer_copied(session, failure), Vec::new()),
             Ask::Moved { device } => (self.answer_moved(session, device), Vec::new()),
+            ask @ (Ask::Room { .. } | Ask::Holds { .. } | Ask::Brought { .. }) => {
+                (self.answer_about_room(session, &ask), Vec::new())
+            }
             ask @ (Ask::Ready
             | Ask::Log { .. }
             | Ask::Take { .. }
@@ -487,7 +490,10 @@ impl Daemon {
             | Ask::Log { .. }
             | Ask::Paused { .. }
             | Ask::Copied { .. }
-            | Ask::Moved { .. } => Ok(Reply::Done),
+            | Ask::Moved { .. }
+            | Ask::Room { .. }
+            | Ask::Holds { .. }
+            | Ask::Brought { .. } => Ok(Reply::Done),
             Ask::Take { frames, request, again } => {
                 let taken = self.wait_for_clearing(|tables| {
                     tables.frames(device).take(key, frames, request, again)

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use weft_device::{Brought, ForeignFrames, FrameRun, FrameSource, PAGE, Wanted};
-use weft_device::{DeviceError, MemoryUse};
+use weft_device::{
+    Brought, DeviceError, ForeignFrames, FrameRun, FrameSource, MemoryUse, PAGE, Room, RoomWanted,
+    Wanted,
+};
 
 use super::link::Link;
 use crate::link::{Ask, RUNS_MAX, Reply, Run};
@@ -83,6 +85,26 @@ impl FrameSource for LedgerFrames {
             // The session is over, or was refused: what is not there faults.
             Ok(_) | Err(_) => Brought::default(),
         }
+    }
+
+    fn room(&self, wanted: &RoomWanted) -> Room {
+        let RoomWanted { bytes, missing_bytes, stands } = *wanted;
+        match self.link.ask(&Ask::Room { bytes, missing_bytes, stands }) {
+            Ok(Reply::Done) => Room::Granted,
+            Ok(Reply::Save { bytes }) => Room::Save { bytes },
+            Ok(Reply::Later) => Room::Later,
+            Ok(_) | Err(_) => Room::Refused,
+        }
+    }
+
+    fn holds(&self, bytes: u64) {
+        // A daemon that does not answer has died; the next one takes all for held.
+        let _ = self.link.ask(&Ask::Holds { bytes });
+    }
+
+    fn note_brought(&self, took_ns: u64) {
+        self.link.note_exchange(took_ns);
+        let _ = self.link.ask(&Ask::Brought { took_ns });
     }
 
     fn export(&mut self, bytes: u64, runs: &[FrameRun]) -> Result<[u8; 16], DeviceError> {

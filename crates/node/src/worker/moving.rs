@@ -61,8 +61,12 @@ impl<D: Device> EventLoop<D> {
         self.moving.answered = self.gate.page().pause_asked();
         let works = self.has_work();
         self.give_way();
-        // What is over has been noticed by the caller.
-        let Ok((reply, fds)) = self.link.ask_for_files(&Ask::Paused { works }) else { return };
+        let (reply, fds) = loop {
+            // What is over has been noticed by the caller.
+            let Ok((reply, fds)) = self.link.ask_for_files(&Ask::Paused { works }) else { return };
+            let Reply::Save { bytes } = reply else { break (reply, fds) };
+            self.save(bytes);
+        };
         let Reply::Move { device, frames, passed } = reply else { return };
         let copied = self.copy_to(&device, frames, &passed, fds);
         let failure = copied.as_ref().err().map(|error| format!("{error:#}"));
@@ -72,6 +76,15 @@ impl<D: Device> EventLoop<D> {
             let device = self.moving.arrive(*device, memory);
             // A daemon that does not answer has died; the next one is told the same.
             let _ = self.link.ask(&Ask::Moved { device });
+        }
+    }
+
+    /// Gives so much of the device's memory to others.
+    fn save(&mut self, bytes: u64) {
+        let Some(swapping) = self.session.device_mut().swapping() else { return };
+        if let Err(error) = swapping.save_some(bytes) {
+            // Whoever waits for it ends this session in time.
+            tracing::error!(%error, bytes, "memory is not given back");
         }
     }
 

@@ -23,6 +23,7 @@
 //! | Everybody from the first slot, all of it (`whole`) | a model of nvshare |
 //! | A part comes when it is met, the slot used longest ago goes ([`Pager`]) | demand paging |
 //! | Of its slots, what comes gets the one used longest ago ([`arrange()`]) | Weft |
+//! | All of a session, and whoever had its turn last gives ([`Lending`]) | Weft: drivers' devices have no table |
 //! | The next vGPU's slots are written while the current one runs (`pipelined`) | Weft |
 //!
 //! Times are in ns and come with each event. `docs/memory.md` explains it with pictures.
@@ -36,6 +37,7 @@ pub mod exhaustive;
 mod expected;
 mod layout;
 mod ledger;
+mod lending;
 mod manager;
 mod monitor;
 mod order;
@@ -63,6 +65,7 @@ pub use arrange::{Seat, arrange};
 pub use exact::{PROVED_MAX, SEARCHED_MAX, is_proven, searched};
 pub use layout::{Layout, Place, Run};
 pub use ledger::{Ledger, LedgerError, Pages};
+pub use lending::{Lending, Room};
 pub use manager::{Manager, ManagerConfig, PERIOD_NS, Replaced, Rule, Search};
 pub use monitor::{Monitor, MonitorConfig};
 pub use order::TurnOrder;

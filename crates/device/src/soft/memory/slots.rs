@@ -64,6 +64,12 @@ impl Geometry {
         self.slot_pages
     }
 
+    /// Whether a vGPU may have more than there are slots, or all of them together may.
+    #[must_use]
+    pub const fn lends(&self) -> bool {
+        self.parts > self.slots
+    }
+
     /// Pages that a vGPU may have.
     #[must_use]
     pub const fn pages(&self) -> u64 {

@@ -24,8 +24,11 @@ use weft_ring::{Access, MemoryFile};
 use weft_sched::memory::{Ledger, LedgerError};
 
 use super::exports::{Export, Exports};
+use super::lending::Lender;
 use super::residency::{Residency, Terms};
+use crate::admin::{MemoryReport, VgpuMemoryReport};
 use crate::config::ByteSize;
+use crate::daemon::clock;
 use crate::link::{MovedFrames, RUNS_MAX, Run};
 
 /// Device memory.
@@ -35,6 +38,8 @@ pub(crate) struct Frames {
     geometry: Geometry,
     physical_file: MemoryFile,
     residency: Arc<Residency>,
+    /// Where the device's memory is lent session by session.
+    lender: Option<Arc<Lender>>,
     spaces: BTreeMap<u32, Space>,
     exports: Exports,
     /// Numbers of sessions, of which none is used twice, by their keys.
@@ -166,7 +171,52 @@ impl Frames {
         let residency = Arc::new(Residency::new(terms, table));
         let ledger = Ledger::new(lent_bytes / PAGE, geometry.pages());
         let (spaces, exports, numbers) = (BTreeMap::new(), Exports::default(), BTreeMap::new());
-        Ok(Self { ledger, geometry, physical_file, residency, spaces, exports, numbers, swap_dir })
+        let lender = None;
+        Ok(Self {
+            ledger,
+            geometry,
+            physical_file,
+            residency,
+            lender,
+            spaces,
+            exports,
+            numbers,
+            swap_dir,
+        })
+    }
+
+    /// The device lends its memory session by session.
+    pub(crate) fn lent_by(mut self, lender: Lender) -> Self {
+        self.lender = Some(Arc::new(lender));
+        self
+    }
+
+    /// Who has how much on the device, where that is so.
+    pub(crate) fn lender(&self) -> Option<&Arc<Lender>> {
+        self.lender.as_ref()
+    }
+
+    /// Who has which slots, or how much of the device.
+    pub(crate) fn report(&self, name_of: impl Fn(u32) -> Option<String>) -> MemoryReport {
+        let mut report = self.residency.report(clock::now_ns(), &name_of);
+        if let Some(lender) = &self.lender {
+            let name_of = |key: u32| name_of(key).unwrap_or_else(|| format!("#{key}"));
+            lender.describe(&mut report, name_of);
+            report.vgpus = self.spaces.keys().map(|vgpu| self.lent_to(lender, *vgpu, &name_of)).collect();
+        }
+        report
+    }
+
+    fn lent_to(
+        &self,
+        lender: &Lender,
+        vgpu: u32,
+        name_of: impl Fn(u32) -> String,
+    ) -> VgpuMemoryReport {
+        let used_bytes = self.used_bytes(vgpu);
+        let resident_bytes = lender.held_by_vgpu(vgpu).min(used_bytes);
+        let parts = used_bytes.div_ceil(self.geometry.slot_pages() * PAGE);
+        VgpuMemoryReport { name: name_of(vgpu), parts, used_bytes, resident_bytes }
     }
 
     /// Where parts of vGPUs are.
@@ -235,6 +285,9 @@ impl Frames {
     pub(crate) fn add_session(&mut self, session: u32, number: u64, vgpu: u32) {
         self.numbers.insert(session, number);
         self.ledger.add_session(session, vgpu);
+        if let Some(lender) = &self.lender {
+            lender.begin(clock::now_ns(), session, vgpu, 0);
+        }
     }
 
     /// What a worker of the vGPU needs, created when first needed.
@@ -278,6 +331,11 @@ impl Frames {
         }
         // One without files has no worker that could ask.
         self.space(vgpu).map_err(|_| LedgerError::Device)?;
+        // An operation needs all of its session's memory there.
+        let all = self.session_bytes(session).saturating_add(frames.saturating_mul(PAGE));
+        if self.lender.as_ref().is_some_and(|lender| all > lender.capacity()) {
+            return Err(LedgerError::Device);
+        }
         let runs = self.ledger.take(session, frames, RUNS_MAX)?;
         self.reserve(session, vgpu, &runs)?;
         self.write(vgpu, &runs, claim);
@@ -412,6 +470,9 @@ impl Frames {
     pub(crate) fn remove_session(&mut self, session: u32, vgpu: u32) -> Dirty {
         self.exports.forget_session(session);
         self.numbers.remove(&session);
+        if let Some(lender) = &self.lender {
+            lender.end(session);
+        }
         let runs = self.ledger.remove_session(session);
         self.dirty(vgpu, runs)
     }
@@ -506,6 +567,10 @@ impl Frames {
                     }
                 };
             }
+        }
+        if let Some(lender) = &self.lender {
+            // All of it may be there; each says what is when it is asked to save some.
+            living.iter().for_each(|session| lender.holds(*session, self.session_bytes(*session)));
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 pub(crate) mod ahead;
 pub(crate) mod exports;
 pub(crate) mod frames;
+pub(crate) mod lending;
 pub(crate) mod planner;
 pub(crate) mod residency;
 
@@ -96,6 +97,10 @@ pub(crate) fn set_aside(config: &mut NodeConfig) -> anyhow::Result<Vec<Absent>> 
     Ok(absent.into_iter().map(aside).collect())
 }
 
+/// This part of a GPU is left to its driver where more is lent than there is, unless told: each
+/// session's context takes some, which no account has.
+const DRIVERS_PART: u64 = 8;
+
 /// What the device that `config` names is. Of a GPU, the memory that vGPUs may have is noted in
 /// `config`: as much as configured, but not more than there is.
 pub(crate) fn identify(config: &mut DeviceConfig) -> anyhow::Result<DeviceInfo> {
@@ -107,6 +112,8 @@ pub(crate) fn identify(config: &mut DeviceConfig) -> anyhow::Result<DeviceInfo> 
     })?;
     if let Some(asked) = config.memory {
         info.memory_bytes = info.memory_bytes.min(asked.0);
+    } else if config.lends_sessions() {
+        info.memory_bytes -= info.memory_bytes / DRIVERS_PART;
     }
     config.memory = Some(ByteSize(info.memory_bytes));
     Ok(info)

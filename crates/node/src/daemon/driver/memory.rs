@@ -9,6 +9,7 @@ use weft_sched::{DeviceKey, Node, VgpuKey};
 use super::Driver;
 use crate::daemon::devices::ahead::{Next, Writer};
 use crate::daemon::devices::frames::Frames;
+use crate::daemon::devices::lending::Lender;
 use crate::daemon::devices::planner::{Planner, TurnEnd};
 use crate::daemon::devices::residency::Residency;
 
@@ -16,6 +17,8 @@ use crate::daemon::devices::residency::Residency;
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     devices: BTreeMap<DeviceKey, Arc<Residency>>,
+    /// Devices whose memory is lent session by session.
+    lenders: BTreeMap<DeviceKey, Arc<Lender>>,
     /// Where a device's placement writes ahead.
     writer: Option<Writer>,
     planner: Option<Planner>,
@@ -27,7 +30,9 @@ impl Driver {
         let residency = |(key, own): (&DeviceKey, &Frames)| (*key, Arc::clone(own.residency()));
         let devices: BTreeMap<_, _> = memory.iter().map(residency).collect();
         let writer = devices.values().any(|own| own.writes_ahead()).then(Writer::start).flatten();
-        self.memory = Memory { devices, writer, planner: Planner::start() };
+        let lender = |(key, own): (&DeviceKey, &Frames)| Some((*key, Arc::clone(own.lender()?)));
+        let lenders = memory.iter().filter_map(lender).collect();
+        self.memory = Memory { devices, lenders, writer, planner: Planner::start() };
         self
     }
 }
@@ -58,6 +63,9 @@ impl Memory {
 
     /// A turn is over in which the vGPU used the device for so long.
     pub(super) fn end_turn(&self, device: DeviceKey, now_ns: u64, vgpu: u32, used_ns: u64) {
+        if let Some(lender) = self.lenders.get(&device) {
+            lender.end_turn(now_ns, vgpu);
+        }
         if let (Some(own), Some(planner)) = (self.devices.get(&device), &self.planner) {
             planner.end_turn(TurnEnd { slots: Arc::clone(own), now_ns, vgpu, used_ns });
         }

@@ -415,6 +415,7 @@ impl Board {
             slots: self.last.slots.len() as u64,
             entries: self.last.entries,
             ns: self.last.ns,
+            ..LastSwitch::default()
         });
         MemoryReport {
             slot_bytes: self.geometry.slot_pages() * PAGE,

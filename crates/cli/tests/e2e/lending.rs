@@ -1,0 +1,181 @@
+//! A driver's device whose memory is lent session by session: programs of more memory than it has
+//! take turns and find all of theirs, whoever is killed meanwhile.
+//!
+//! The driver is Weft's own shim, and each worker has a device of its own in it: what all of them
+//! have there together is no driver's account, so it is summed from what the system says that they
+//! have in memory.
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Conversation, Node, eventually, finish, program, success, text_of, weft};
+use crate::swap::Disk;
+
+/// What the device has, and lends four times.
+const MEMORY: u64 = 16 << 20;
+/// What each program has, of MiB: more than a third of that.
+const EACH: &str = "8";
+/// Short kernels, so that nobody waits for long.
+const SETTINGS: [&str; 4] = [
+    "device.memory=16MiB",
+    "device.slot=2MiB",
+    "device.oversubscribe=4",
+    // The least that a laggard has beyond its longest kernel is ten seconds.
+    "limits.kernel_ms=500",
+];
+
+struct Tenant {
+    program: Conversation,
+    worker: u32,
+}
+
+fn start(node: &Node, name: &str) -> Tenant {
+    let before = node.workers();
+    let flags = ["--name", name, "--memory", "16MiB"];
+    let program = Conversation::start(node.run(&flags, &program("resident"), &[EACH]));
+    assert!(program.line().contains("copy_ms"), "{}", node.log());
+    let worker = node.workers().into_iter().find(|pid| !before.contains(pid)).unwrap();
+    Tenant { program, worker }
+}
+
+fn is_intact(mut tenant: Tenant) {
+    tenant.program.say("end");
+    let said: serde_json::Value = serde_json::from_str(&tenant.program.line()).unwrap();
+    assert!(tenant.program.wait().success(), "{said}");
+    assert!(said["rounds"].as_u64() > Some(0), "{said}");
+}
+
+/// Exchanges so far.
+fn exchanges(node: &Node) -> u64 {
+    node.admin().stats().unwrap().devices[0].memory.switches
+}
+
+fn some_exchanges(node: &Node) {
+    let before = exchanges(node);
+    eventually("some exchanges", || exchanges(node) > before + 5);
+}
+
+/// Bytes that a worker's device has in memory: of what it may have (gigabytes), what the system
+/// says is there.
+fn device_bytes(worker: u32) -> u64 {
+    let Ok(maps) = std::fs::read_to_string(format!("/proc/{worker}/smaps")) else { return 0 };
+    let mut bytes = 0;
+    let mut is_device = false;
+    for line in maps.lines() {
+        if let Some(kib) = line.strip_prefix("Rss:").filter(|_| is_device) {
+            bytes += kib.trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10;
+        } else if let Some((first, rest)) = line.split_once('-')
+            && let (Ok(first), Some(last)) = (
+                u64::from_str_radix(first, 16),
+                rest.split(' ').next().and_then(|last| u64::from_str_radix(last, 16).ok()),
+            )
+        {
+            is_device = line.contains("weft-frames") && last - first >= 1 << 30;
+        }
+    }
+    bytes
+}
+
+#[test]
+fn programs_of_more_memory_than_a_driver_has_take_turns_and_find_all_of_theirs() {
+    let node = Node::on_driver(&SETTINGS);
+    let tenants: Vec<Tenant> = ["a", "b", "c"].iter().map(|name| start(&node, name)).collect();
+    let mut most = 0;
+    for _ in 0..3 {
+        some_exchanges(&node);
+        most = most.max(tenants.iter().map(|tenant| device_bytes(tenant.worker)).sum());
+        let memory = &node.admin().stats().unwrap().devices[0].memory;
+        let (used, there) = memory.vgpus.iter().fold((0, 0), |(used, there), own| {
+            (used + own.used_bytes, there + own.resident_bytes)
+        });
+        assert!(used > MEMORY && there <= MEMORY, "{there} of {used}: {memory:?}");
+        assert!(memory.moved_bytes > 0 && memory.copying_ns > 0, "{memory:?}");
+    }
+    // While somebody saves and another one brings, both may have a piece of 2 MiB.
+    assert!(most > MEMORY / 2 && most <= MEMORY + (4 << 20), "{most} bytes are on the device");
+    let mut command = weft();
+    command.arg("--runtime-dir").arg(node.path()).arg("memory");
+    let shown = success(command);
+    assert!(shown.contains("lent session by session") && shown.contains("SWAPPED"), "{shown}");
+    tenants.into_iter().for_each(is_intact);
+    node.wait_until_empty();
+    let memory = &node.admin().stats().unwrap().devices[0].memory;
+    assert!(memory.vgpus.iter().all(|own| own.resident_bytes == 0), "{memory:?}");
+}
+
+/// The control: a device that lends no more than it has refuses the third.
+#[test]
+fn a_driver_that_lends_no_more_than_it_has_refuses_them() {
+    let node = Node::on_driver(&["device.memory=16MiB", "device.slot=2MiB"]);
+    let tenants: Vec<Tenant> = ["a"].iter().map(|name| start(&node, name)).collect();
+    let flags = ["--name", "c", "--memory", "16MiB"];
+    let refused = finish(node.run(&flags, &program("resident"), &[EACH]));
+    assert!(!refused.status.success(), "{}", text_of(&refused));
+    tenants.into_iter().for_each(is_intact);
+}
+
+#[test]
+fn one_that_has_more_than_the_device_is_out_of_memory() {
+    let node = Node::on_driver(&SETTINGS);
+    let flags = ["--name", "large", "--memory", "48MiB"];
+    let refused = finish(node.run(&flags, &program("resident"), &["24"]));
+    let text = text_of(&refused);
+    assert!(!refused.status.success() && text.contains("MEMORY"), "{text}");
+    is_intact(start(&node, "a"));
+}
+
+#[test]
+fn who_is_killed_in_an_exchange_takes_nothing_from_others() {
+    let mut node = Node::on_driver(&SETTINGS);
+    let names = ["a", "b", "c", "d", "e"];
+    let mut tenants: Vec<Tenant> = names.iter().map(|name| start(&node, name)).collect();
+    for _ in 0..2 {
+        some_exchanges(&node);
+        node.kill();
+        node.launch();
+    }
+    some_exchanges(&node);
+    let mut killed = tenants.pop().unwrap();
+    killed.program.kill();
+    some_exchanges(&node);
+    let mut worker = tenants.pop().unwrap();
+    kill_process(Pid::from_raw(worker.worker.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    assert!(!worker.program.wait().success(), "a program without a worker goes on");
+    some_exchanges(&node);
+    tenants.into_iter().for_each(is_intact);
+    node.wait_until_empty();
+}
+
+/// A worker that stands where it is and gives nothing back is ended, and not those that wait.
+#[test]
+fn who_gives_nothing_back_is_ended() {
+    let node = Node::on_driver(&SETTINGS);
+    let mut stopped = start(&node, "a");
+    let rest: Vec<Tenant> = ["b", "c"].iter().map(|name| start(&node, name)).collect();
+    some_exchanges(&node);
+    kill_process(Pid::from_raw(stopped.worker.cast_signed()).unwrap(), Signal::STOP).unwrap();
+    eventually("the one that stands to be ended", || !node.workers().contains(&stopped.worker));
+    assert!(!stopped.program.wait().success());
+    some_exchanges(&node);
+    rest.into_iter().for_each(is_intact);
+}
+
+/// What is not on the device lies in files of a disk: when it is full, whoever asks is out of
+/// memory, and the others keep theirs.
+#[test]
+fn what_is_not_on_the_device_lies_on_a_disk() {
+    if !crate::support::is_root() {
+        return;
+    }
+    let disk = Disk::new(40);
+    let dir = format!("device.swap_dir={}", disk.path().display());
+    let node = Node::on_driver(&[&SETTINGS[..], &[&dir]].concat());
+    let tenants: Vec<Tenant> = ["a", "b", "c"].iter().map(|name| start(&node, name)).collect();
+    some_exchanges(&node);
+    assert!(disk.used_bytes() > 3 * (8 << 20), "{}", disk.used_bytes());
+    let flags = ["--name", "d", "--memory", "16MiB"];
+    let refused = finish(node.run(&flags, &program("resident"), &["14"]));
+    assert!(!refused.status.success(), "{}", text_of(&refused));
+    tenants.into_iter().for_each(is_intact);
+    node.wait_until_empty();
+    eventually("room on the disk", || disk.used_bytes() < 1 << 20);
+}

@@ -1,0 +1,162 @@
+//! Several tenants of one driver that has less memory than they, which ask for room in their turns
+//! and give some back between them. Whoever keeps the account here is the node's core; its limit is
+//! its own, the driver's is the driver's.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use weft_sched::VgpuKey;
+use weft_sched::memory::{Lending, Room as Answer};
+
+use super::swap_tests::{DRIVER_BYTES, SLOTS, Tenant};
+use super::tests::open_with;
+use super::{CHUNK_BYTES, CudaDevice};
+use crate::{
+    Device, DeviceError, FrameRun, FrameSource, LocalFrames, MemoryUse, Room, RoomWanted,
+};
+
+const TENANTS: u32 = 4;
+const TURNS: usize = 5;
+/// Longest wait for anything; only a broken account reaches it.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+pub(super) fn all() {
+    // Less than the driver has, and more: then it is the driver that says so.
+    for capacity in [DRIVER_BYTES - (8 << 20), 2 * DRIVER_BYTES] {
+        all_find_their_memory_in_each_turn(capacity);
+    }
+    what_was_never_used_takes_nothing();
+    more_than_there_is_is_refused();
+}
+
+/// Who has how much.
+#[derive(Debug)]
+struct Bank {
+    lending: Mutex<Lending>,
+    changed: Condvar,
+}
+
+impl Bank {
+    fn new(capacity: u64) -> Arc<Self> {
+        let lending = Mutex::new(Lending::new(capacity, u64::MAX));
+        Arc::new(Self { lending, changed: Condvar::new() })
+    }
+
+    /// A tenant of the driver that this has an account of.
+    fn open(self: &Arc<Self>, session: u32) -> CudaDevice {
+        self.lending.lock().unwrap().begin(0, session, VgpuKey(session), 0);
+        let frames = LocalFrames::new(DRIVER_BYTES);
+        let account = Account { bank: Arc::clone(self), session, frames };
+        open_with(Box::new(account), DRIVER_BYTES, CHUNK_BYTES, true)
+    }
+
+    fn owes(&self, session: u32) -> u64 {
+        self.lending.lock().unwrap().owes(session)
+    }
+}
+
+#[derive(Debug)]
+struct Account {
+    bank: Arc<Bank>,
+    session: u32,
+    frames: LocalFrames,
+}
+
+impl FrameSource for Account {
+    fn take(&mut self, frames: u64) -> Result<Vec<FrameRun>, DeviceError> {
+        self.frames.take(frames)
+    }
+
+    fn give_back(&mut self, runs: &[FrameRun]) {
+        self.frames.give_back(runs);
+    }
+
+    fn usage(&self) -> MemoryUse {
+        self.frames.usage()
+    }
+
+    fn room(&self, wanted: &RoomWanted) -> Room {
+        let mut lending = self.bank.lending.lock().unwrap();
+        lending.ask(self.session, wanted.bytes, wanted.missing_bytes);
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            match lending.look(0, self.session, wanted.stands) {
+                Answer::Granted => return Room::Granted,
+                Answer::Save { bytes } => return Room::Save { bytes },
+                Answer::Refused => return Room::Refused,
+                Answer::Waits => {}
+            }
+            assert!(Instant::now() < deadline, "{lending:?}");
+            lending = self.bank.changed.wait_timeout(lending, DEADLINE / 1_000).unwrap().0;
+        }
+    }
+
+    fn holds(&self, bytes: u64) {
+        self.bank.lending.lock().unwrap().holds(self.session, bytes);
+        self.bank.changed.notify_all();
+    }
+}
+
+fn all_find_their_memory_in_each_turn(capacity: u64) {
+    let (bank, turn) = (Bank::new(capacity), Mutex::new(()));
+    let left = Mutex::new(TENANTS as usize * TURNS);
+    let saved = Mutex::new(0);
+    std::thread::scope(|scope| {
+        for session in 0..TENANTS {
+            let (bank, turn, left, saved) = (&bank, &turn, &left, &saved);
+            scope.spawn(move || {
+                let mut one = Tenant::of(bank.open(session));
+                let deadline = Instant::now() + DEADLINE;
+                let mut turns = 0;
+                while *left.lock().unwrap() > 0 {
+                    assert!(Instant::now() < deadline, "tenant {session}: {turns} turns");
+                    let owed = bank.owes(session);
+                    if owed > 0 {
+                        let bytes = one.device.swapping().unwrap().save_some(owed).unwrap();
+                        assert!(bytes >= owed, "{bytes} of {owed}");
+                        *saved.lock().unwrap() += bytes;
+                    }
+                    if let (true, Ok(_turn)) = (turns < TURNS, turn.try_lock()) {
+                        one.turn(usize::try_from(session).unwrap());
+                        turns += 1;
+                        *left.lock().unwrap() -= 1;
+                    }
+                    std::thread::yield_now();
+                }
+                // All of it is the others' again, who may still look.
+                drop(one);
+                bank.lending.lock().unwrap().end(session);
+            });
+        }
+    });
+    let saved = saved.into_inner().unwrap();
+    let lacks = u64::from(TENANTS) * SLOTS as u64 * CHUNK_BYTES - DRIVER_BYTES;
+    assert!(saved >= lacks, "{saved} bytes were saved, and {lacks} had no room at once");
+    eprintln!("{capacity}: {saved} bytes saved in {} turns", TENANTS as usize * TURNS);
+}
+
+/// Memory comes with the first operation, and not before; a word of it is zero until then.
+fn what_was_never_used_takes_nothing() {
+    let bank = Bank::new(DRIVER_BYTES);
+    let (mut first, mut second) = (bank.open(0), bank.open(1));
+    let bytes = DRIVER_BYTES - CHUNK_BYTES;
+    let [one, other] = [&mut first, &mut second].map(|device| device.alloc(bytes).unwrap());
+    assert_eq!(bank.lending.lock().unwrap().held_total(), 0);
+    assert_eq!(first.read_word(one + 8, true), Ok(0));
+    first.write_word(one + 8, 7, true).unwrap();
+    assert_eq!(first.read_word(one + 8, true), Ok(7));
+    assert_eq!(second.read_word(other, false), Ok(0));
+    assert_eq!(bank.lending.lock().unwrap().held_total(), 0);
+    first.free(one).unwrap();
+    let again = first.alloc(bytes).unwrap();
+    assert_eq!(first.read_word(again + 8, true), Ok(0), "nobody finds what another left");
+}
+
+fn more_than_there_is_is_refused() {
+    let bank = Bank::new(8 << 20);
+    let mut one = bank.open(0);
+    let address = one.alloc(16 << 20).unwrap();
+    let fill = crate::Fill { address, pitch: 64, width: 64, height: 1, element: 1, value: 0 };
+    let refused = one.start(crate::QueueId(1), crate::Op::Fill(fill), None);
+    assert!(matches!(refused, Err(DeviceError::OutOfMemory { .. })), "{refused:?}");
+}
