@@ -194,7 +194,13 @@ mod tests {
             resident_bytes,
         };
         let vgpus = vec![of("train", 2 << 20, 1 << 20), of("infer", 2 << 20, 1 << 20)];
-        let last = LastSwitch { vgpu: "infer".to_owned(), slots: 1, entries: 256, ns: 12_345, moved_bytes: 0 };
+        let last = LastSwitch {
+            vgpu: "infer".to_owned(),
+            slots: 1,
+            entries: 256,
+            ns: 12_345,
+            moved_bytes: 0,
+        };
         let memory = MemoryReport {
             placement: "exact".to_owned(),
             slot_bytes: 1 << 20,

@@ -79,8 +79,8 @@ pub trait FrameSource: std::fmt::Debug + Send {
         if wanted.missing_bytes == 0 { Room::Granted } else { Room::Refused }
     }
 
-    /// So many bytes of the session's are on the device now; it was not asked, or has saved some.
-    fn holds(&self, _bytes: u64) {}
+    /// So many bytes of the session's are on the device now, and so many of them stay there.
+    fn holds(&self, _bytes: u64, _fixed_bytes: u64) {}
 
     /// What was saved of the session's is back, so long after it asked for room, in ns.
     fn note_brought(&self, _took_ns: u64) {}
@@ -120,10 +120,14 @@ pub struct Wanted {
 pub struct RoomWanted {
     /// Bytes that are to be there in all.
     pub bytes: u64,
+    /// Bytes of those that will stay there: what the driver takes for variables.
+    pub fixed_bytes: u64,
     /// Bytes that the driver did not have after there was said to be room.
     pub missing_bytes: u64,
     /// Nothing of the session is in flight: it can save some of its own.
     pub stands: bool,
+    /// It is for a module: no operation needs the rest of the session's memory now.
+    pub loads: bool,
 }
 
 /// Whether there is room.

@@ -22,8 +22,8 @@ pub mod cuda;
 pub mod soft;
 
 pub use backend::{
-    Backend, BackendConfig, DeviceName, Lends, NameError, Needs, OpenError, Parts, WithDevice, keys,
-    kinds,
+    Backend, BackendConfig, DeviceName, Lends, NameError, Needs, OpenError, Parts, WithDevice,
+    keys, kinds,
 };
 pub use clock::thread_cpu_ns;
 pub use device::{

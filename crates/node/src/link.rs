@@ -273,15 +273,21 @@ pub(crate) enum Ask {
     Room {
         /// Bytes that are to be on the device in all.
         bytes: u64,
+        /// Bytes of those that stay there.
+        fixed_bytes: u64,
         /// Bytes that the driver did not have after there was said to be room.
         missing_bytes: u64,
         /// Nothing of the session is in flight.
         stands: bool,
+        /// It is for a module, and not for an operation.
+        loads: bool,
     },
     /// So many bytes of it are on such a device now. Answer: [`Reply::Done`].
     Holds {
         /// How many.
         bytes: u64,
+        /// Bytes of those that stay there.
+        fixed_bytes: u64,
     },
     /// What it asked room for is there, so long after it asked. Answer: [`Reply::Done`].
     Brought {

@@ -9,7 +9,7 @@ pub use client::{AdminError, Client};
 pub use types::{
     AcceleratorReport, Answer, AskedAccelerator, Attainment, Closure, CoschedulingReport,
     DeviceReport, DoctorCheck, DoctorReport, Finding, GatewayReport, GrantReport, GrantRequest,
-    LENT_BY_SESSIONS, LastSwitch, MemoryReport, MoveReport, NodeReport, PoolReport, ProcessReport, Recording,
-    Request, SLA_NS, SlotReport, Stats, TaskCounts, Timeline, TurnReport, VERSION, VERSIONS,
-    VgpuMemoryReport, VgpuReport, VgpuState, ratio,
+    LENT_BY_SESSIONS, LastSwitch, MemoryReport, MoveReport, NodeReport, PoolReport, ProcessReport,
+    Recording, Request, SLA_NS, SlotReport, Stats, TaskCounts, Timeline, TurnReport, VERSION,
+    VERSIONS, VgpuMemoryReport, VgpuReport, VgpuState, ratio,
 };

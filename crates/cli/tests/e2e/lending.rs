@@ -15,10 +15,12 @@ const MEMORY: u64 = 16 << 20;
 /// What each program has, of MiB: more than a third of that.
 const EACH: &str = "8";
 /// Short kernels, so that nobody waits for long.
-const SETTINGS: [&str; 4] = [
+const SETTINGS: [&str; 5] = [
     "device.memory=16MiB",
     "device.slot=2MiB",
     "device.oversubscribe=4",
+    // Turns of a tenth of a second where switches are dear, so that there are many of both.
+    "scheduling.slack_us=100000",
     // The least that a laggard has beyond its longest kernel is ten seconds.
     "limits.kernel_ms=500",
 ];
@@ -84,9 +86,10 @@ fn programs_of_more_memory_than_a_driver_has_take_turns_and_find_all_of_theirs()
         some_exchanges(&node);
         most = most.max(tenants.iter().map(|tenant| device_bytes(tenant.worker)).sum());
         let memory = &node.admin().stats().unwrap().devices[0].memory;
-        let (used, there) = memory.vgpus.iter().fold((0, 0), |(used, there), own| {
-            (used + own.used_bytes, there + own.resident_bytes)
-        });
+        let (used, there) = memory
+            .vgpus
+            .iter()
+            .fold((0, 0), |(used, there), own| (used + own.used_bytes, there + own.resident_bytes));
         assert!(used > MEMORY && there <= MEMORY, "{there} of {used}: {memory:?}");
         assert!(memory.moved_bytes > 0 && memory.copying_ns > 0, "{memory:?}");
     }

@@ -72,7 +72,8 @@ impl Kept {
     }
 
     fn span(&self, offset: u64, bytes: u64) -> Result<SharedSpan, DeviceError> {
-        let [offset, len] = [offset, bytes].map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let [offset, len] =
+            [offset, bytes].map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         self.0.span(offset, len).map_err(|_| lost())
     }
 }

@@ -6,14 +6,12 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use weft_sched::VgpuKey;
-use weft_sched::memory::{Lending, Room as Answer};
+use weft_sched::memory::{Lending, Room as Answer, Wish};
 
 use super::swap_tests::{DRIVER_BYTES, SLOTS, Tenant};
 use super::tests::open_with;
 use super::{CHUNK_BYTES, CudaDevice};
-use crate::{
-    Device, DeviceError, FrameRun, FrameSource, LocalFrames, MemoryUse, Room, RoomWanted,
-};
+use crate::{Device, DeviceError, FrameRun, FrameSource, LocalFrames, MemoryUse, Room, RoomWanted};
 
 const TENANTS: u32 = 4;
 const TURNS: usize = 5;
@@ -26,6 +24,7 @@ pub(super) fn all() {
         all_find_their_memory_in_each_turn(capacity);
     }
     what_was_never_used_takes_nothing();
+    a_module_gives_its_sessions_other_memory_first();
     more_than_there_is_is_refused();
 }
 
@@ -77,7 +76,9 @@ impl FrameSource for Account {
 
     fn room(&self, wanted: &RoomWanted) -> Room {
         let mut lending = self.bank.lending.lock().unwrap();
-        lending.ask(self.session, wanted.bytes, wanted.missing_bytes);
+        let RoomWanted { bytes, fixed_bytes, missing_bytes, loads, .. } = *wanted;
+        let wish = Wish { total: bytes, fixed: fixed_bytes, missing: missing_bytes, gives: loads };
+        lending.ask(self.session, wish);
         let deadline = Instant::now() + DEADLINE;
         loop {
             match lending.look(0, self.session, wanted.stands) {
@@ -91,8 +92,8 @@ impl FrameSource for Account {
         }
     }
 
-    fn holds(&self, bytes: u64) {
-        self.bank.lending.lock().unwrap().holds(self.session, bytes);
+    fn holds(&self, bytes: u64, fixed_bytes: u64) {
+        self.bank.lending.lock().unwrap().holds(self.session, bytes, fixed_bytes);
         self.bank.changed.notify_all();
     }
 }
@@ -150,6 +151,26 @@ fn what_was_never_used_takes_nothing() {
     first.free(one).unwrap();
     let again = first.alloc(bytes).unwrap();
     assert_eq!(first.read_word(again + 8, true), Ok(0), "nobody finds what another left");
+}
+
+/// Variables of a module are the driver's: they stay, and what they need the session's own memory
+/// gives, since no operation of it begins.
+fn a_module_gives_its_sessions_other_memory_first() {
+    let bank = Bank::new(32 << 20);
+    let (mut first, mut second) = (bank.open(0), bank.open(1));
+    for (device, bytes) in [(&mut first, 16 << 20), (&mut second, 16 << 20)] {
+        let address = device.alloc(bytes).unwrap();
+        crate::conformance::upload(device, address, vec![7; 16 << 20]);
+    }
+    let text = ".version 7.0\n.target sm_75\n.address_size 64\n\
+        .global .align 4 .b8 table[4194304];\n.entry none() { ret; }\n";
+    let loaded = first.load(&[text.as_bytes()]).unwrap();
+    let held = |session| bank.lending.lock().unwrap().held(session);
+    assert_eq!((held(0), held(1)), (16 << 20, 16 << 20));
+    let there: u64 = first.swapping().unwrap().parts().iter().map(|used| used.resident_bytes).sum();
+    assert_eq!(there, 12 << 20, "it gave four of its own");
+    first.unload(loaded.id);
+    assert_eq!(held(0), 12 << 20);
 }
 
 fn more_than_there_is_is_refused() {

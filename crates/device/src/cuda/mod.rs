@@ -278,15 +278,15 @@ impl CudaDevice {
         }
         let bytes = frames.iter().map(|run| run.count * PAGE).sum();
         if bytes > 0 {
-            self.have_room_now(bytes, 0)?;
+            self.have_room_for_module(bytes, 0)?;
         }
         let mut loaded = Module::load(&self.driver, id, symbols.clone());
         if let Err(LoadError::Device(DeviceError::OutOfMemory { .. })) = loaded {
-            self.have_room_now(bytes, bytes.max(CHUNK_BYTES))?;
+            self.have_room_for_module(bytes, bytes.max(CHUNK_BYTES))?;
             loaded = Module::load(&self.driver, id, symbols);
         }
         if loaded.is_err() {
-            self.source.holds(self.held_bytes());
+            self.tell_held();
         }
         loaded
     }
@@ -347,7 +347,7 @@ impl CudaDevice {
         }
         self.source.give_back(frames);
         if self.lends {
-            self.source.holds(self.held_bytes());
+            self.tell_held();
         }
         Ok(())
     }
@@ -451,7 +451,7 @@ impl Device for CudaDevice {
             let frames = module.unload(&self.driver);
             self.source.give_back(&frames);
             if self.lends && !frames.is_empty() {
-                self.source.holds(self.held_bytes());
+                self.tell_held();
             }
         }
     }

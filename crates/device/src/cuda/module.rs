@@ -11,9 +11,7 @@ use weft_ptx::ir::{Function, ParamPlace, Space};
 use weft_ptx::slice::{PieceKernel, rewrite};
 
 use super::c_string;
-use super::driver::{
-    Code, Driver, Handle, JIT_ERROR_LOG, JIT_INPUT_PTX, OUT_OF_MEMORY, SUCCESS,
-};
+use super::driver::{Code, Driver, Handle, JIT_ERROR_LOG, JIT_INPUT_PTX, OUT_OF_MEMORY, SUCCESS};
 use crate::{
     DeviceError, FrameRun, FunctionInfo, GlobalInfo, LoadError, LoadedModule, ModuleId, ParamInfo,
 };

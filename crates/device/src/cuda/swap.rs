@@ -62,7 +62,7 @@ impl Swapping for CudaDevice {
             saved += used.resident_bytes;
         }
         let result = self.swap(&steps);
-        self.source.holds(self.held_bytes());
+        self.tell_held();
         result
     }
 }
@@ -84,20 +84,19 @@ impl CudaDevice {
         let began_ns = monotonic_ns();
         let mut missing_bytes = 0;
         loop {
-            let absent_bytes = self.absent_bytes();
-            if absent_bytes == 0 {
+            if self.absent_bytes() == 0 {
                 break;
             }
-            self.have_room(absent_bytes, missing_bytes)?;
+            self.have_room(Self::absent_bytes, missing_bytes, false)?;
             match self.each_of(None, Self::bring) {
                 Ok(_) => {}
                 Err(DeviceError::OutOfMemory { .. }) => {
                     // The driver has less than was thought. What came stays.
-                    self.source.holds(self.held_bytes());
+                    self.tell_held();
                     missing_bytes = self.absent_bytes();
                 }
                 Err(error) => {
-                    self.source.holds(self.held_bytes());
+                    self.tell_held();
                     return Err(error);
                 }
             }
@@ -107,20 +106,28 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Asks for room for so many bytes beside what is there.
+    /// Asks for room for more beside what is there, which is said anew when some of that was saved.
     pub(super) fn have_room(
         &mut self,
-        more_bytes: u64,
+        more: impl Fn(&Self) -> u64,
         missing_bytes: u64,
+        loads: bool,
     ) -> Result<(), DeviceError> {
-        let bytes = self.held_bytes() + more_bytes;
         loop {
             let stands = self.in_flight.is_empty();
             if !stands && self.waits_for_end {
                 return Err(DeviceError::QueueFull);
             }
             self.waits_for_end = false;
-            match self.source.room(&RoomWanted { bytes, missing_bytes, stands }) {
+            let more_bytes = more(self);
+            let wanted = RoomWanted {
+                bytes: self.held_bytes() + more_bytes,
+                fixed_bytes: self.fixed_bytes() + if loads { more_bytes } else { 0 },
+                missing_bytes,
+                stands,
+                loads,
+            };
+            match self.source.room(&wanted) {
                 Room::Granted => return Ok(()),
                 Room::Save { bytes } if stands => {
                     self.save_some(bytes).map_err(|failed| failed.error)?;
@@ -133,26 +140,35 @@ impl CudaDevice {
         }
     }
 
-    /// The same for what cannot be tried again later.
-    pub(super) fn have_room_now(
+    /// The same for what a module takes, which cannot be tried again later.
+    pub(super) fn have_room_for_module(
         &mut self,
-        more_bytes: u64,
+        bytes: u64,
         missing_bytes: u64,
     ) -> Result<(), DeviceError> {
-        let full = DeviceError::OutOfMemory { requested: more_bytes };
-        self.have_room(more_bytes, missing_bytes).map_err(|error| match error {
+        let full = DeviceError::OutOfMemory { requested: bytes };
+        self.have_room(|_| bytes, missing_bytes, true).map_err(|error| match error {
             DeviceError::QueueFull => full,
             other => other,
         })
+    }
+
+    /// Tells who keeps the account what is on the device.
+    pub(super) fn tell_held(&self) {
+        self.source.holds(self.held_bytes(), self.fixed_bytes());
+    }
+
+    /// Bytes that the driver took for variables.
+    fn fixed_bytes(&self) -> u64 {
+        let frames = self.modules.values().flat_map(|module| &module.frames);
+        frames.map(|run| run.count * PAGE).sum()
     }
 
     /// Bytes of the session's on the device, with what the driver took for variables.
     pub(super) fn held_bytes(&self) -> u64 {
         let is_there = |piece: &&Piece| matches!(piece.held, Held::Device(_));
         let pieces = self.heap.backings().flat_map(pieces).filter(is_there);
-        let frames = self.modules.values().flat_map(|module| &module.frames);
-        let own: u64 = pieces.map(|piece| piece.size as u64).sum();
-        own + frames.map(|run| run.count * PAGE).sum::<u64>()
+        pieces.map(|piece| piece.size as u64).sum::<u64>() + self.fixed_bytes()
     }
 
     fn absent_bytes(&self) -> u64 {
@@ -170,7 +186,8 @@ impl CudaDevice {
             Held::Device(_) => return None,
             Held::Nowhere => {}
             Held::Frames => {
-                let places = self.kept.as_ref()?.range(base, (address, bytes as u64), frames).ok()?;
+                let places =
+                    self.kept.as_ref()?.range(base, (address, bytes as u64), frames).ok()?;
                 places.first()?.memory.read_into(word.get_mut(..bytes)?).ok()?;
             }
         }

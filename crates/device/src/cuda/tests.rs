@@ -8,8 +8,8 @@ use weft_ring::SharedMemory;
 
 use super::{CudaConfig, CudaDevice, LIBRARY_VARIABLE, devices, lending_tests, swap_tests};
 use crate::conformance::Behaviour;
-use crate::{FrameSource, LocalFrames};
 use crate::{Device, DeviceError, Launch, LoadError, Op, Outcome, QueueId};
+use crate::{FrameSource, LocalFrames};
 
 /// Memory that each behaviour may use, in bytes.
 const QUOTA: u64 = 256 << 20;

@@ -236,8 +236,9 @@ pub(crate) fn frames(
         // A kernel in flight may be as long.
         let kernel_ms = config.kernel_ms(device.info.capabilities).unwrap_or(0);
         let pause_limit = PAUSE_GRACE + Duration::from_millis(kernel_ms);
-        let (capacity, idle_ns) = (device.info.memory_bytes, device.config.monitor().idle_ns);
-        let lender = Lender::new(capacity, idle_ns, pause_limit, super::now_ns());
+        let bytes = (device.info.memory_bytes, device.config.lent_bytes());
+        let idle_ns = device.config.monitor().idle_ns;
+        let lender = Lender::new(bytes, idle_ns, pause_limit, super::now_ns());
         Ok((device.key, frames.lent_by(lender)))
     });
     frames.collect()

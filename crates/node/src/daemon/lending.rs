@@ -11,13 +11,13 @@
 //! device. Each says what is when it has saved, or is given room.
 
 use weft_ring::peer;
-use weft_sched::memory::Room;
+use weft_sched::memory::{Room, Wish};
 
+use super::Daemon;
 use super::clock;
 use super::devices::lending::{Lender, Pressure};
 use super::driver::Order;
 use super::sessions::{SWITCH_MIN_NS, Session};
-use super::Daemon;
 use crate::link::{Ask, Reply};
 
 /// A session that waits for room, and what it may do to others.
@@ -55,11 +55,23 @@ impl Daemon {
         // On a device that lends no more than it has, all that was paid for has room.
         let Some(lender) = lender else { return Reply::Done };
         match *ask {
-            Ask::Room { bytes, missing_bytes, stands } => {
-                self.find_room(session, &lender, (bytes, missing_bytes), stands)
+            Ask::Room { bytes, fixed_bytes, missing_bytes, stands, loads } => {
+                let (held, quota) = {
+                    let tables = self.tables();
+                    let memory = tables.memory(device);
+                    (memory.session_bytes(session.key), memory.usage(session.vgpu).1)
+                };
+                if loads && !lender.may_fix(session.key, session.vgpu, fixed_bytes, quota) {
+                    return Reply::Exhausted;
+                }
+                // No more than was paid for.
+                let [total, fixed] = [bytes, fixed_bytes].map(|bytes| bytes.min(held));
+                let missing = missing_bytes.min(held);
+                let wish = Wish { total, fixed, missing, gives: loads };
+                self.find_room(session, &lender, wish, stands)
             }
-            Ask::Holds { bytes } => {
-                lender.holds(session.key, bytes);
+            Ask::Holds { bytes, fixed_bytes } => {
+                lender.holds(session.key, bytes, fixed_bytes);
                 Reply::Done
             }
             Ask::Brought { took_ns } => {
@@ -70,16 +82,10 @@ impl Daemon {
         }
     }
 
-    fn find_room(
-        &self,
-        session: &Session,
-        lender: &Lender,
-        (bytes, missing_bytes): (u64, u64),
-        stands: bool,
-    ) -> Reply {
+    fn find_room(&self, session: &Session, lender: &Lender, wish: Wish, stands: bool) -> Reply {
         let key = session.key;
-        let switch_ns = lender.ask(key, bytes, missing_bytes);
-        if stands && switch_ns >= SWITCH_MIN_NS {
+        let switch_ns = lender.ask(key, wish);
+        if stands && !wish.gives && switch_ns >= SWITCH_MIN_NS {
             // Before it, since it takes longer than a turn: what others save, and what it brings.
             self.driver.send(Order::Switched { session: key, switch_ns, ahead_ns: 0 });
         }
@@ -90,6 +96,15 @@ impl Daemon {
             Room::Waits => Reply::Later,
             Room::Refused => Reply::Exhausted,
         }
+    }
+
+    /// A session loads a module from now on, or not any more.
+    pub(crate) fn note_loading(&self, session: &Session, loads: bool) -> &Self {
+        let device = self.device_of(session.key);
+        if let Some(lender) = self.tables().memory(device).lender() {
+            lender.set_loads(session.key, loads);
+        }
+        self
     }
 
     /// What a session that stands still is to save of its memory on the device, if anything.

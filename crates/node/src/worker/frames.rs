@@ -88,8 +88,8 @@ impl FrameSource for LedgerFrames {
     }
 
     fn room(&self, wanted: &RoomWanted) -> Room {
-        let RoomWanted { bytes, missing_bytes, stands } = *wanted;
-        match self.link.ask(&Ask::Room { bytes, missing_bytes, stands }) {
+        let RoomWanted { bytes, fixed_bytes, missing_bytes, stands, loads } = *wanted;
+        match self.link.ask(&Ask::Room { bytes, fixed_bytes, missing_bytes, stands, loads }) {
             Ok(Reply::Done) => Room::Granted,
             Ok(Reply::Save { bytes }) => Room::Save { bytes },
             Ok(Reply::Later) => Room::Later,
@@ -97,9 +97,9 @@ impl FrameSource for LedgerFrames {
         }
     }
 
-    fn holds(&self, bytes: u64) {
+    fn holds(&self, bytes: u64, fixed_bytes: u64) {
         // A daemon that does not answer has died; the next one takes all for held.
-        let _ = self.link.ask(&Ask::Holds { bytes });
+        let _ = self.link.ask(&Ask::Holds { bytes, fixed_bytes });
     }
 
     fn note_brought(&self, took_ns: u64) {

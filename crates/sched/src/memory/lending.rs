@@ -5,9 +5,14 @@
 //! to work asks for room for all that it has. Those who ask are served one after the other: who is
 //! first has others save what it lacks, and nobody saves who does not stand still.
 //!
+//! Some of what a session has cannot be saved (variables of modules, which the driver keeps). What all
+//! have of that is room that nobody gets: whoever needs more than the rest is refused, and each
+//! vGPU's part is bounded. Who wants more of it outside its turn gives its own other memory first.
+//!
 //! Who gives: whoever was idle for longest, and among those that work, whoever had its turn last,
 //! because its next one is furthest away where turns go round. Other sessions of the same vGPU come
-//! last, since they work in the same turns. Weft's; a model of nvshare would take all of everybody.
+//! after them, since they work in the same turns, and whoever loads a module last, since nobody knows
+//! how long that takes. Weft's; a model of nvshare would take all of everybody.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -46,10 +51,14 @@ struct Member {
     vgpu: VgpuKey,
     /// Bytes that it has on the device.
     held: u64,
+    /// Bytes of those that it cannot save.
+    fixed: u64,
     /// Bytes of those that it is to save.
     owes: u64,
     /// When it had its last turn, or was given room.
     served_ns: u64,
+    /// It loads a module: it cannot stand still before that is done.
+    loads: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +66,26 @@ struct Asked {
     session: u32,
     /// Bytes that it is to have on the device.
     total: u64,
+    /// Bytes of those that it will not be able to save.
+    fixed: u64,
     /// Bytes that others may have there at most for that.
     others_max: u64,
+    /// It has no turn: its own memory need not be there.
+    gives: bool,
+}
+
+/// What a session asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// Bytes that it is to have on the device in all.
+    pub total: u64,
+    /// Bytes of those that it will not be able to save.
+    pub fixed: u64,
+    /// Bytes that the driver did not have, though there was room by this account: others are to
+    /// save so much more.
+    pub missing: u64,
+    /// It is not about to work: its own memory need not be there.
+    pub gives: bool,
 }
 
 impl Lending {
@@ -69,7 +96,7 @@ impl Lending {
 
     /// A session begins, with so many bytes on the device.
     pub fn begin(&mut self, now_ns: u64, session: u32, vgpu: VgpuKey, held: u64) {
-        let member = Member { vgpu, held, owes: 0, served_ns: now_ns };
+        let member = Member { vgpu, held, fixed: 0, owes: 0, served_ns: now_ns, loads: false };
         self.members.insert(session, member);
     }
 
@@ -84,12 +111,25 @@ impl Lending {
         self.queue.retain(|asked| asked.session != session);
     }
 
-    /// A session has so many bytes on the device now. What it has less than before, it has saved.
-    pub fn holds(&mut self, session: u32, bytes: u64) {
+    /// A session has so many bytes on the device now, of which it cannot save so many. What it has
+    /// less than before, it has saved.
+    pub fn holds(&mut self, session: u32, bytes: u64, fixed: u64) {
         let Some(member) = self.members.get_mut(&session) else { return };
         let saved = member.held.saturating_sub(bytes);
-        member.owes = member.owes.saturating_sub(saved).min(bytes);
-        member.held = bytes;
+        (member.held, member.fixed) = (bytes, fixed.min(bytes));
+        member.owes = member.owes.saturating_sub(saved).min(member.movable());
+    }
+
+    /// A session loads a module from now on, or not any more.
+    pub fn set_loads(&mut self, session: u32, loads: bool) {
+        if let Some(member) = self.members.get_mut(&session) {
+            member.loads = loads;
+        }
+    }
+
+    /// Whether a session loads a module.
+    pub fn loads(&self, session: u32) -> bool {
+        self.members.get(&session).is_some_and(|member| member.loads)
     }
 
     /// A vGPU's turn is over: its sessions were served.
@@ -99,21 +139,26 @@ impl Lending {
         }
     }
 
-    /// A session asks for room for `total` bytes in all. Asked again, it keeps its place.
-    /// `missing`: bytes that the driver did not have, though there was room by this account: others
-    /// are to save so much more.
-    pub fn ask(&mut self, session: u32, total: u64, missing: u64) {
-        let others = self.held_beside(session);
+    /// A session asks for room. Asked again, it keeps its place.
+    pub fn ask(&mut self, session: u32, wish: Wish) {
+        let Wish { total, fixed, missing, gives } = wish;
+        let (others, fixed_beside) = self.beside(session);
+        // What nobody has, nobody can save.
+        let is_hopeless = total > self.capacity || missing > others - fixed_beside;
+        let total = if is_hopeless { u64::MAX } else { total };
         let left = self.capacity.saturating_sub(total);
         let others_max = if missing == 0 { left } else { left.min(others.saturating_sub(missing)) };
-        // What nobody has, nobody can save.
-        let is_hopeless = total > self.capacity || (missing > 0 && others == 0);
-        let total = if is_hopeless { u64::MAX } else { total };
-        let asked = Asked { session, total, others_max };
+        let asked = Asked { session, total, fixed, others_max, gives };
         match self.queue.iter_mut().find(|other| other.session == session) {
             Some(own) => *own = asked,
             None => self.queue.push_back(asked),
         }
+    }
+
+    /// Bytes that sessions of a vGPU cannot save, but for one of them.
+    pub fn fixed_beside(&self, vgpu: VgpuKey, session: u32) -> u64 {
+        let of_it = |(other, member): &(&u32, &Member)| member.vgpu == vgpu && **other != session;
+        self.members.iter().filter(of_it).map(|(_, member)| member.fixed).sum()
     }
 
     /// What becomes of a session that has asked. `stands`: nothing of it is in flight, so that it
@@ -123,7 +168,8 @@ impl Lending {
             return Room::Refused;
         };
         let Some(asked) = self.queue.get(place).copied() else { return Room::Refused };
-        if asked.total > self.capacity {
+        let (others, fixed_beside) = self.beside(session);
+        if asked.total > self.capacity || fixed_beside > asked.others_max {
             self.queue.remove(place);
             return Room::Refused;
         }
@@ -135,13 +181,20 @@ impl Lending {
         if place > 0 || owes > 0 {
             return Room::Waits;
         }
-        if self.held_beside(session) > asked.others_max {
+        if others > asked.others_max {
+            let own = self.members.get(&session).map_or(0, Member::movable);
+            let bytes = own.min(others - asked.others_max);
+            if asked.gives && stands && bytes > 0 {
+                self.queue.remove(place);
+                return Room::Save { bytes };
+            }
             self.demand(now_ns, asked);
             return Room::Waits;
         }
         self.queue.remove(place);
         if let Some(member) = self.members.get_mut(&session) {
             member.held = member.held.max(asked.total);
+            member.fixed = asked.fixed.min(member.held);
             member.served_ns = member.served_ns.max(now_ns);
         }
         Room::Granted
@@ -162,7 +215,7 @@ impl Lending {
     pub fn to_move(&self, session: u32) -> u64 {
         let asked = self.queue.iter().find(|asked| asked.session == session);
         let Some(asked) = asked.filter(|asked| asked.total <= self.capacity) else { return 0 };
-        let others = self.held_beside(session).saturating_sub(asked.others_max);
+        let others = self.beside(session).0.saturating_sub(asked.others_max);
         others.saturating_add(asked.total.saturating_sub(self.held(session)))
     }
 
@@ -182,9 +235,10 @@ impl Lending {
         self.members.values().map(|member| member.held).sum()
     }
 
-    fn held_beside(&self, session: u32) -> u64 {
+    /// Bytes that others have on the device, and those of them that they cannot save.
+    fn beside(&self, session: u32) -> (u64, u64) {
         let others = self.members.iter().filter(|(other, _)| **other != session);
-        others.map(|(_, member)| member.held).sum()
+        others.fold((0, 0), |(held, fixed), (_, own)| (held + own.held, fixed + own.fixed))
     }
 
     /// Has others save what is still lacking when all have saved what they owe.
@@ -195,7 +249,8 @@ impl Lending {
             let is_idle = now_ns.saturating_sub(member.served_ns) >= self.idle_ns;
             // Of the idle ones the earliest, of the others the latest.
             let order = if is_idle { member.served_ns } else { u64::MAX - member.served_ns };
-            (Some(member.vgpu) == own, waits.contains(&session), Reverse(is_idle), order, session)
+            let waits = waits.contains(&session);
+            (member.loads, Some(member.vgpu) == own, waits, Reverse(is_idle), order, session)
         };
         let others = self.members.iter().filter(|(other, _)| **other != asked.session);
         let mut givers: Vec<_> =
@@ -205,10 +260,17 @@ impl Lending {
         let mut lacking = stays.saturating_sub(asked.others_max);
         for (.., session) in givers {
             let Some(member) = self.members.get_mut(&session) else { continue };
-            let more = member.held.saturating_sub(member.owes).min(lacking);
+            let more = member.movable().saturating_sub(member.owes).min(lacking);
             member.owes += more;
             lacking -= more;
         }
+    }
+}
+
+impl Member {
+    /// Bytes that it can save.
+    fn movable(&self) -> u64 {
+        self.held.saturating_sub(self.fixed)
     }
 }
 
@@ -228,20 +290,24 @@ mod tests {
         lending
     }
 
+    fn wish(total: u64, missing: u64) -> Wish {
+        Wish { total, missing, ..Wish::default() }
+    }
+
     #[test]
     fn who_had_its_turn_last_gives_and_idle_ones_before_it() {
         let mut own = lending(100, &[40, 40, 0]);
         own.end_turn(10, VgpuKey(0));
         own.end_turn(20, VgpuKey(1));
-        own.ask(2, 30, 0);
+        own.ask(2, wish(30, 0));
         assert_eq!(own.look(30, 2, true), Room::Waits);
         assert_eq!((own.owes(0), own.owes(1)), (0, 10), "1 had its turn last");
-        own.holds(1, 30);
+        own.holds(1, 30, 0);
         assert_eq!(own.look(30, 2, true), Room::Granted);
         // Long after, 0 is idle: it is the first to give.
         own.end_turn(5_000, VgpuKey(1));
         own.end_turn(5_000, VgpuKey(2));
-        own.ask(2, 40, 0);
+        own.ask(2, wish(40, 0));
         assert_eq!(own.look(5_001, 2, true), Room::Waits);
         assert_eq!((own.owes(0), own.owes(1)), (10, 0));
     }
@@ -249,31 +315,58 @@ mod tests {
     #[test]
     fn what_nobody_can_give_is_refused() {
         let mut own = lending(100, &[0, 0]);
-        own.ask(0, 101, 0);
+        own.ask(0, wish(101, 0));
         assert_eq!(own.look(0, 0, true), Room::Refused);
-        own.ask(0, 50, 10);
+        own.ask(0, wish(50, 10));
         assert_eq!(own.look(0, 0, true), Room::Refused, "the driver lacks what nobody has");
-        own.ask(1, 40, 0);
+        own.ask(1, wish(40, 0));
         assert_eq!(own.look(0, 1, true), Room::Granted);
-        own.ask(0, 50, 10);
+        own.ask(0, wish(50, 10));
         assert_eq!(own.look(0, 0, true), Room::Waits);
         assert_eq!(own.owes(1), 10, "by the account there is room, and the driver has none");
-        own.holds(1, 30);
+        own.holds(1, 30, 0);
         assert_eq!(own.look(0, 0, true), Room::Granted);
     }
 
     #[test]
     fn who_waits_and_cannot_save_keeps_its_place() {
         let mut own = lending(100, &[60, 40, 0]);
-        own.ask(2, 80, 0);
+        own.ask(2, wish(80, 0));
         assert_eq!(own.look(0, 2, true), Room::Waits);
-        own.ask(0, 90, 0);
+        own.ask(0, wish(90, 0));
         assert_eq!(own.look(0, 0, false), Room::Waits);
         let Room::Save { bytes } = own.look(0, 0, true) else { panic!("it stands still") };
         assert_eq!(bytes, own.owes(0));
         own.end(2);
-        own.holds(0, 60 - bytes);
+        own.holds(0, 60 - bytes, 0);
         assert_eq!(own.owes(0), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_saved_is_asked_of_nobody() {
+        let mut own = lending(100, &[60, 40, 0]);
+        own.holds(0, 60, 50);
+        own.holds(1, 40, 5);
+        own.ask(2, wish(46, 0));
+        assert_eq!(own.look(0, 2, true), Room::Refused, "55 stay, whatever they save");
+        own.ask(2, wish(45, 0));
+        assert_eq!(own.look(0, 2, true), Room::Waits);
+        assert_eq!((own.owes(0), own.owes(1)), (10, 35));
+        own.holds(0, 50, 50);
+        own.holds(1, 5, 5);
+        assert_eq!(own.look(0, 2, true), Room::Granted);
+        assert_eq!(own.fixed_beside(VgpuKey(0), 1), 50);
+    }
+
+    #[test]
+    fn who_is_not_about_to_work_gives_its_own() {
+        let mut own = lending(100, &[60, 40]);
+        own.ask(0, Wish { total: 70, fixed: 10, gives: true, ..Wish::default() });
+        assert_eq!(own.look(0, 0, true), Room::Save { bytes: 10 });
+        assert_eq!(own.owes(1), 0);
+        own.holds(0, 50, 0);
+        own.ask(0, Wish { total: 60, fixed: 10, gives: true, ..Wish::default() });
+        assert_eq!(own.look(0, 0, true), Room::Granted);
     }
 
     /// What a session of the model does.
@@ -304,8 +397,10 @@ mod tests {
         fn all_who_fit_are_served_and_no_more_is_there_than_fits(deeds in deeds()) {
             const CAPACITY: u64 = 100;
             let mut own = Lending::new(CAPACITY, IDLE_NS);
-            // What each has in all, and the truth of what is on the device.
+            // What each has in all, of which an eighth cannot be saved once it is there, and the
+            // truth of what is on the device.
             let mut all: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+            let wish = |total| Wish { total, fixed: total / 8, ..Wish::default() };
             let mut asking: Vec<u32> = Vec::new();
             for (now_ns, deed) in (0..).map(|step| step * 300).zip(deeds) {
                 match deed {
@@ -315,9 +410,9 @@ mod tests {
                             (0, 0)
                         });
                         (*total, *held) = (bytes, (*held).min(bytes));
-                        own.holds(who, *held);
+                        own.holds(who, *held, bytes / 8);
                         if asking.contains(&who) {
-                            own.ask(who, bytes, 0);
+                            own.ask(who, wish(bytes));
                         }
                     }
                     Deed::Die(who) => {
@@ -326,7 +421,7 @@ mod tests {
                         own.end(who);
                     }
                     Deed::Work(who) if all.contains_key(&who) && !asking.contains(&who) => {
-                        own.ask(who, all[&who].0, 0);
+                        own.ask(who, wish(all[&who].0));
                         asking.push(who);
                     }
                     Deed::Work(_) => {}
@@ -350,12 +445,17 @@ mod tests {
                             Room::Save { bytes } => {
                                 let (total, held) = all[&who];
                                 all.insert(who, (total, held - bytes));
-                                own.holds(who, held - bytes);
-                                own.ask(who, total, 0);
+                                own.holds(who, held - bytes, total / 8);
+                                own.ask(who, wish(total));
                                 asking.push(who);
                             }
                             Room::Waits => asking.push(who),
-                            Room::Refused => prop_assert!(false, "{who} fits: {own:?}"),
+                            Room::Refused => {
+                                let others = all.iter().filter(|(other, _)| **other != who);
+                                let stays = others.map(|(_, (all, held))| (all / 8).min(*held));
+                                let needs = all[&who].0 + stays.sum::<u64>();
+                                prop_assert!(needs > CAPACITY, "{who} fits: {own:?}");
+                            }
                         }
                     }
                     // Whoever owes and does not ask stands still as soon as it is told.
@@ -364,7 +464,7 @@ mod tests {
                             let (total, held) = all[&who];
                             let bytes = own.owes(who);
                             all.insert(who, (total, held - bytes));
-                            own.holds(who, held - bytes);
+                            own.holds(who, held - bytes, total / 8);
                         }
                     }
                     if asking.is_empty() {

@@ -65,7 +65,7 @@ pub use arrange::{Seat, arrange};
 pub use exact::{PROVED_MAX, SEARCHED_MAX, is_proven, searched};
 pub use layout::{Layout, Place, Run};
 pub use ledger::{Ledger, LedgerError, Pages};
-pub use lending::{Lending, Room};
+pub use lending::{Lending, Room, Wish};
 pub use manager::{Manager, ManagerConfig, PERIOD_NS, Replaced, Rule, Search};
 pub use monitor::{Monitor, MonitorConfig};
 pub use order::TurnOrder;

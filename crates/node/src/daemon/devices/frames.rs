@@ -202,7 +202,8 @@ impl Frames {
         if let Some(lender) = &self.lender {
             let name_of = |key: u32| name_of(key).unwrap_or_else(|| format!("#{key}"));
             lender.describe(&mut report, name_of);
-            report.vgpus = self.spaces.keys().map(|vgpu| self.lent_to(lender, *vgpu, &name_of)).collect();
+            report.vgpus =
+                self.spaces.keys().map(|vgpu| self.lent_to(lender, *vgpu, &name_of)).collect();
         }
         report
     }
@@ -570,7 +571,8 @@ impl Frames {
         }
         if let Some(lender) = &self.lender {
             // All of it may be there; each says what is when it is asked to save some.
-            living.iter().for_each(|session| lender.holds(*session, self.session_bytes(*session)));
+            // Of what cannot be saved it is told then, too.
+            living.iter().for_each(|key| lender.holds(*key, self.session_bytes(*key), 0));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use weft_sched::VgpuKey;
-use weft_sched::memory::{Lending, Room};
+use weft_sched::memory::{Lending, Room, Wish};
 
 use crate::admin::{LENT_BY_SESSIONS, LastSwitch, MemoryReport};
 
@@ -29,6 +29,8 @@ const PART: u64 = 4;
 #[derive(Debug)]
 pub(crate) struct Lender {
     capacity: u64,
+    /// What all vGPUs together may have.
+    lent: u64,
     /// How long a session that owes has to stand still: its longest kernel, and some grace.
     pause_limit: Duration,
     state: Mutex<State>,
@@ -78,10 +80,10 @@ pub(crate) trait Pressure {
 }
 
 impl Lender {
-    /// A device of so many bytes. Who had no turn for `idle_ns` is idle. No earlier daemon's pauses
+    /// A device of so many bytes, which are lent as so many. Who had no turn for `idle_ns` is idle. No earlier daemon's pauses
     /// have numbers from `first_number` on.
     pub(crate) fn new(
-        capacity: u64,
+        (capacity, lent): (u64, u64),
         idle_ns: u64,
         pause_limit: Duration,
         first_number: u64,
@@ -95,7 +97,7 @@ impl Lender {
             totals: Totals::default(),
             last: None,
         };
-        Self { capacity, pause_limit, state: Mutex::new(state), changed: Condvar::new() }
+        Self { capacity, lent, pause_limit, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Each change is made whole before anything can fail.
@@ -123,14 +125,26 @@ impl Lender {
         self.changed.notify_all();
     }
 
-    /// A session has so many bytes on the device now.
-    pub(crate) fn holds(&self, session: u32, bytes: u64) {
+    /// A session has so many bytes on the device now, of which so many stay there.
+    pub(crate) fn holds(&self, session: u32, bytes: u64, fixed: u64) {
         let mut state = self.lock();
-        state.lending.holds(session, bytes);
+        state.lending.holds(session, bytes, fixed);
         // Who owes still is told so again.
         state.due.remove(&session);
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// A session loads a module from now on, or not any more.
+    pub(crate) fn set_loads(&self, session: u32, loads: bool) {
+        self.lock().lending.set_loads(session, loads);
+    }
+
+    /// Whether a session of a vGPU with this quota may have so much on the device that stays there:
+    /// of that all vGPUs together may have no more than there is.
+    pub(crate) fn may_fix(&self, session: u32, vgpu: u32, fixed: u64, quota: u64) -> bool {
+        let all = self.lock().lending.fixed_beside(VgpuKey(vgpu), session).saturating_add(fixed);
+        u128::from(all) * u128::from(self.lent) <= u128::from(quota) * u128::from(self.capacity)
     }
 
     /// A vGPU's turn is over.
@@ -146,11 +160,10 @@ impl Lender {
         Some(bytes)
     }
 
-    /// A session asks for room for `total` bytes in all: how long the exchange is expected to take,
-    /// in ns.
-    pub(crate) fn ask(&self, session: u32, total: u64, missing: u64) -> u64 {
+    /// A session asks for room: how long the exchange is expected to take, in ns.
+    pub(crate) fn ask(&self, session: u32, wish: Wish) -> u64 {
         let mut state = self.lock();
-        state.lending.ask(session, total, missing);
+        state.lending.ask(session, wish);
         let bytes = state.lending.to_move(session);
         let moves = state.moves.entry(session).or_default();
         *moves = (*moves).max(bytes);
@@ -186,7 +199,10 @@ impl Lender {
             let mut late = Vec::new();
             for debtor in debtors {
                 let Due { number, until } = state.told(debtor, now + self.pause_limit);
-                if now >= until {
+                if state.lending.loads(debtor) {
+                    // A compiler takes as long as it takes.
+                    state.due.insert(debtor, Due { number, until: now + self.pause_limit });
+                } else if now >= until {
                     late.push(debtor);
                     // Once: its end is noticed by its thread.
                     state.due.insert(debtor, Due { number, until: now + SAVE_LIMIT });
@@ -290,8 +306,12 @@ mod tests {
         }
     }
 
+    fn wish(total: u64) -> Wish {
+        Wish { total, ..Wish::default() }
+    }
+
     fn lender(pause_limit: Duration) -> Lender {
-        let lender = Lender::new(CAPACITY, 1_000, pause_limit, 0);
+        let lender = Lender::new((CAPACITY, 4 * CAPACITY), 1_000, pause_limit, 0);
         lender.begin(NOW_NS, 1, 1, 80);
         lender.begin(NOW_NS, 2, 2, 0);
         lender
@@ -300,14 +320,14 @@ mod tests {
     #[test]
     fn who_waits_is_served_when_the_other_has_saved() {
         let (lender, seen) = (lender(Duration::from_secs(600)), Seen::default());
-        assert_eq!(lender.ask(2, 50, 0), (50 + 30) * FIRST_PS / 1_000);
+        assert_eq!(lender.ask(2, wish(50)), (50 + 30) * FIRST_PS / 1_000);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| lender.wait(|| NOW_NS, 2, true, &seen));
             while seen.paused.lock().unwrap().is_empty() {
                 std::thread::yield_now();
             }
             assert_eq!(lender.debt(1), Some(30));
-            lender.holds(1, 50);
+            lender.holds(1, 50, 0);
             assert_eq!(waits.join().unwrap(), Room::Granted);
         });
         assert_eq!(lender.debt(1), None);
@@ -321,7 +341,7 @@ mod tests {
     #[test]
     fn who_does_not_save_is_ended_and_its_memory_is_free() {
         let (lender, seen) = (lender(Duration::ZERO), Seen::default());
-        lender.ask(2, 50, 0);
+        lender.ask(2, wish(50));
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| lender.wait(|| NOW_NS, 2, true, &seen));
             while seen.ended.lock().unwrap().is_empty() {
@@ -334,16 +354,26 @@ mod tests {
     }
 
     #[test]
+    fn what_stays_on_the_device_is_a_vgpus_part_of_it() {
+        let lender = lender(Duration::from_secs(600));
+        lender.begin(NOW_NS, 3, 1, 0);
+        lender.holds(3, 20, 10);
+        // A quarter of the quota, as all of the device is of what is lent.
+        assert!(lender.may_fix(1, 1, 15, 100) && !lender.may_fix(1, 1, 16, 100));
+        assert!(lender.may_fix(2, 2, 25, 100) && !lender.may_fix(2, 2, 26, 100));
+    }
+
+    #[test]
     fn who_cannot_wait_is_told_so_and_asks_anew() {
         let (lender, seen) = (lender(Duration::from_secs(600)), Seen::default());
-        lender.ask(2, 50, 0);
+        lender.ask(2, wish(50));
         assert_eq!(lender.wait(|| NOW_NS, 2, false, &seen), Room::Waits);
-        lender.ask(2, 20, 0);
+        lender.ask(2, wish(20));
         assert_eq!(lender.wait(|| NOW_NS, 2, false, &seen), Room::Granted);
-        lender.ask(2, CAPACITY + 1, 0);
+        lender.ask(2, wish(CAPACITY + 1));
         assert_eq!(lender.wait(|| NOW_NS, 2, true, &seen), Room::Refused);
         seen.over.store(true, Ordering::SeqCst);
-        lender.ask(2, 90, 0);
+        lender.ask(2, wish(90));
         assert_eq!(lender.wait(|| NOW_NS, 2, true, &seen), Room::Waits, "it is gone");
     }
 }
