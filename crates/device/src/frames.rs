@@ -140,7 +140,7 @@ pub enum Room {
         /// How many, at least.
         bytes: u64,
     },
-    /// Not while something of it is in flight.
+    /// Not while something of it is in flight, or not yet.
     Later,
     /// There is none.
     Refused,

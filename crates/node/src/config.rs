@@ -54,10 +54,6 @@ pub const PPM: u32 = 1_000_000;
 /// Sessions that a node can have: places on the device page's turnstile.
 pub const SESSIONS_MAX: u64 = weft_ring::PARTICIPANTS as u64;
 
-/// The most that a vGPU goes on for where switches are dear, on a device that lends more memory
-/// than it has, in µs.
-const OVERSUBSCRIBED_SLACK_US: u64 = 1_000_000;
-
 /// Bytes that a Unix socket's path may have.
 const SOCKET_PATH_MAX: usize = 107;
 
@@ -441,9 +437,7 @@ impl NodeConfig {
     /// What a vGPU of a device may be ahead and go on where switches are dear, at most, in µs.
     #[must_use]
     pub fn slack_us(&self, device: &DeviceConfig) -> u64 {
-        let is_lent = device.oversubscribe.is_some_and(|times| times > 1);
-        let otherwise_us = if is_lent { OVERSUBSCRIBED_SLACK_US } else { 0 };
-        self.scheduling.slack_us.unwrap_or(otherwise_us)
+        self.scheduling.slack_us.unwrap_or_else(|| device.slack_us())
     }
 
     /// Merges `file`, the environment (through `variable`) and `settings` (`("device.clock",

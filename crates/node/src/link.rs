@@ -289,11 +289,8 @@ pub(crate) enum Ask {
         /// Bytes of those that stay there.
         fixed_bytes: u64,
     },
-    /// What it asked room for is there, so long after it asked. Answer: [`Reply::Done`].
-    Brought {
-        /// How long, in ns.
-        took_ns: u64,
-    },
+    /// What it asked room for is there. Answer: [`Reply::Done`].
+    Brought {},
     /// The vGPU's memory. Answer: [`Reply::Usage`].
     Usage,
     /// Frames of its own that other sessions of the vGPU may use. Answer: [`Reply::Exported`] or
@@ -329,7 +326,7 @@ pub(crate) enum Ask {
         bytes: u64,
     },
     /// It is about to load a module, or has. Answer: [`Reply::Done`] or [`Reply::Exhausted`] when
-    /// the host memory that it would take is not to be had.
+    /// the host memory that it would take is not to be had, or [`Reply::Save`]: then it asks again.
     Images {
         /// Bytes of its images together; 0 when it was loaded.
         bytes: u64,
@@ -439,7 +436,7 @@ pub(crate) enum Reply {
         /// Bytes, at least.
         bytes: u64,
     },
-    /// Not while something of it is in flight.
+    /// Not while something of it is in flight, or not yet: the turn is for others.
     Later,
     /// It goes now.
     Switch,

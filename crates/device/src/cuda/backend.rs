@@ -214,15 +214,17 @@ impl Backend for CudaBackend {
     /// A context. The frames pay for its memory and keep what is not on the device; the tables have
     /// no meaning here.
     fn open(&self, parts: Parts) -> Result<CudaDevice, OpenError> {
-        let frames = parts.frames.map(Access::ReadWrite).map_err(OpenError::new)?;
+        let lends = parts.geometry.lends();
+        let frames = lends.then(|| parts.frames.map(Access::ReadWrite));
+        let frames = frames.transpose().map_err(OpenError::new)?;
         CudaDevice::open(CudaConfig {
             library: self.library.clone(),
             ordinal: self.ordinal,
             source: parts.source,
             range: parts.range,
             part_bytes: parts.geometry.slot_pages() * PAGE,
-            frames: Some(frames),
-            lends: parts.geometry.lends(),
+            frames,
+            lends,
             window: Some((parts.window.base, parts.window.memory)),
             staging: Some(parts.staging),
             kernel_ns: parts.kernel_ns,

@@ -47,6 +47,12 @@ pub enum CudaError {
         /// How many there are.
         count: i32,
     },
+    /// More is lent than there is, and its memory cannot be moved.
+    #[error(
+        "this driver does not move memory under its addresses (no virtual memory management, or no \
+         room for the program's range): set device.oversubscribe = 1"
+    )]
+    CannotLend,
     /// A call failed.
     #[error("{call} failed: {name}")]
     Call {

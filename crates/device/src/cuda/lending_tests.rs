@@ -148,6 +148,10 @@ fn what_was_never_used_takes_nothing() {
     assert_eq!(first.read_word(one + 8, true), Ok(7));
     assert_eq!(second.read_word(other, false), Ok(0));
     assert_eq!(bank.lending.lock().unwrap().held_total(), 0);
+    // Who thinks that it has something there is told that it has not.
+    bank.lending.lock().unwrap().holds(0, bytes, 0);
+    assert_eq!(first.swapping().unwrap().save_some(bytes), Ok(0));
+    assert_eq!(bank.lending.lock().unwrap().held(0), 0);
     first.free(one).unwrap();
     let again = first.alloc(bytes).unwrap();
     assert_eq!(first.read_word(again + 8, true), Ok(0), "nobody finds what another left");

@@ -175,6 +175,11 @@ impl CudaDevice {
         let bytes = bytes.min(info.memory_bytes.max(kept_bytes).saturating_mul(4));
         let calls = virtual_memory.filter(|_| supported);
         let backing = Backing::reserve(calls, device, (base, bytes), part_bytes);
+        if config.lends && (backing.range().is_none() || config.frames.is_none()) {
+            // SAFETY: created above, and nobody has it yet.
+            let _ = unsafe { (driver.context_destroy)(context) };
+            return Err(CudaError::CannotLend);
+        }
         let multiprocessors = attribute(&driver, device, MULTIPROCESSORS).unwrap_or(1);
         module::warm_up(&driver);
         let printed = config.catch_output.then(Printed::catch).and_then(|caught| {
@@ -276,17 +281,35 @@ impl CudaDevice {
         if !self.lends {
             return Module::load(&self.driver, id, symbols);
         }
+        let loaded = self.load_where_room_is(id, &symbols, frames);
+        if loaded.is_err() {
+            self.tell_held();
+        }
+        loaded
+    }
+
+    fn load_where_room_is(
+        &mut self,
+        id: ModuleId,
+        symbols: &Symbols,
+        frames: &[FrameRun],
+    ) -> Result<(Module, LoadedModule), LoadError> {
         let bytes = frames.iter().map(|run| run.count * PAGE).sum();
         if bytes > 0 {
             self.have_room_for_module(bytes, 0)?;
         }
+        let is_full = |loaded: &Result<_, LoadError>| {
+            matches!(loaded, Err(LoadError::Device(DeviceError::OutOfMemory { .. })))
+        };
+        // What the driver lacks beyond the account: first of its own, then of others.
+        let missing_bytes = bytes.max(CHUNK_BYTES);
         let mut loaded = Module::load(&self.driver, id, symbols.clone());
-        if let Err(LoadError::Device(DeviceError::OutOfMemory { .. })) = loaded {
-            self.have_room_for_module(bytes, bytes.max(CHUNK_BYTES))?;
-            loaded = Module::load(&self.driver, id, symbols);
+        if is_full(&loaded) && self.save_some(missing_bytes).is_ok_and(|saved| saved > 0) {
+            loaded = Module::load(&self.driver, id, symbols.clone());
         }
-        if loaded.is_err() {
-            self.tell_held();
+        if is_full(&loaded) {
+            self.have_room_for_module(bytes, missing_bytes)?;
+            loaded = Module::load(&self.driver, id, symbols.clone());
         }
         loaded
     }
@@ -302,7 +325,7 @@ impl CudaDevice {
         let out_of_memory = || DeviceError::OutOfMemory { requested: bytes };
         let size = bytes.checked_next_multiple_of(CHUNK_BYTES).ok_or_else(out_of_memory)?;
         let frames = self.source.take(size / PAGE)?;
-        let later = self.lends && self.swapping().is_some();
+        let later = self.lends;
         let (base, memory) = match self.backing.acquire(&self.driver, size, later) {
             Ok(chunk) => chunk,
             Err(code) => {

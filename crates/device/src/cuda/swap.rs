@@ -8,12 +8,18 @@
 //! On a device that lends more than it has, memory comes with the first operation after it was
 //! allocated, and whoever begins to work asks for room ([`crate::FrameSource::room`]).
 
+use std::time::Duration;
+
 use super::backing::{Held, Memory, Piece, Range};
 use super::driver::{Code, OUT_OF_MEMORY};
 use super::kept::Place;
 use super::timeline::monotonic_ns;
 use super::{Chunk, CudaDevice};
 use crate::{DeviceError, PAGE, PartUse, Room, RoomWanted, SwapError, SwapStep, Swapping};
+
+/// What a module needs waits so long for what is in flight, in ns.
+const LOAD_WAITS_NS: u64 = 2_000_000_000;
+const LOOK: Duration = Duration::from_micros(100);
 
 /// What is done with a piece: where it is then, if that is elsewhere.
 type Act = fn(&CudaDevice, Range, &Piece, &[Place]) -> Result<Option<Held>, DeviceError>;
@@ -61,9 +67,18 @@ impl Swapping for CudaDevice {
             steps.push(SwapStep::Save { part: used.part });
             saved += used.resident_bytes;
         }
-        let result = self.swap(&steps);
-        self.tell_held();
-        result
+        if steps.is_empty() {
+            // Who keeps the account knows less than that.
+            self.tell_held();
+        }
+        let mut copied = 0;
+        for (step, one) in steps.iter().enumerate() {
+            // Part by part: whoever waits sees that it gets on.
+            let moved = self.swap(std::slice::from_ref(one));
+            self.tell_held();
+            copied += moved.map_err(|SwapError { error, .. }| SwapError { step, error })?;
+        }
+        Ok(copied)
     }
 }
 
@@ -132,6 +147,7 @@ impl CudaDevice {
                 Room::Save { bytes } if stands => {
                     self.save_some(bytes).map_err(|failed| failed.error)?;
                 }
+                Room::Later if stands => return Err(DeviceError::QueueFull),
                 Room::Save { .. } | Room::Later => self.waits_for_end = true,
                 Room::Refused => {
                     return Err(DeviceError::OutOfMemory { requested: more_bytes });
@@ -146,11 +162,19 @@ impl CudaDevice {
         bytes: u64,
         missing_bytes: u64,
     ) -> Result<(), DeviceError> {
-        let full = DeviceError::OutOfMemory { requested: bytes };
-        self.have_room(|_| bytes, missing_bytes, true).map_err(|error| match error {
-            DeviceError::QueueFull => full,
-            other => other,
-        })
+        let deadline_ns = monotonic_ns().saturating_add(LOAD_WAITS_NS);
+        loop {
+            match self.have_room(|_| bytes, missing_bytes, true) {
+                Err(DeviceError::QueueFull) if monotonic_ns() < deadline_ns => {
+                    std::thread::sleep(LOOK);
+                    self.collect();
+                }
+                Err(DeviceError::QueueFull) => {
+                    return Err(DeviceError::OutOfMemory { requested: bytes });
+                }
+                other => return other,
+            }
+        }
     }
 
     /// Tells who keeps the account what is on the device.
@@ -260,6 +284,8 @@ impl CudaDevice {
         if !self.in_flight.is_empty() {
             return Err(DeviceError::Refused("operations are in flight".to_owned()));
         }
+        // What a lost device had cannot be read any more, nor used.
+        let places = if self.lost.is_some() { &[] } else { places };
         for Place { offset, memory } in places {
             let (to, from) = (memory.as_ptr().cast(), piece.address + offset);
             // SAFETY: `memory` has `len` bytes, and so many are mapped from there on: the places of

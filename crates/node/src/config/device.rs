@@ -13,6 +13,13 @@ use super::{
     machine_memory_bytes,
 };
 
+/// The most that a vGPU goes on for where switches are dear, on a device that lends more memory
+/// than it has, in µs.
+const OVERSUBSCRIBED_SLACK_US: u64 = 1_000_000;
+
+/// The same where memory is lent session by session: gigabytes go and come within seconds.
+const LENT_BY_SESSIONS_SLACK_US: u64 = 10_000_000;
+
 /// Memory of a software device unless configured otherwise, in bytes.
 const SOFT_MEMORY_BYTES: u64 = 4 << 30;
 
@@ -133,6 +140,15 @@ impl DeviceConfig {
     pub(crate) fn lends_sessions(&self) -> bool {
         let is_lent = self.oversubscribe.is_some_and(|times| times > 1);
         is_lent && self.backend.lends() == Lends::Sessions
+    }
+
+    /// The most that a vGPU goes on for where switches are dear, unless configured, in µs.
+    pub(super) fn slack_us(&self) -> u64 {
+        match self.oversubscribe {
+            Some(2..) if self.lends_sessions() => LENT_BY_SESSIONS_SLACK_US,
+            Some(2..) => OVERSUBSCRIBED_SLACK_US,
+            Some(_) | None => 0,
+        }
     }
 
     /// How its memory is divided.
@@ -280,11 +296,22 @@ fn check_slots(key: &str, device: &DeviceConfig) -> Result<(), ConfigError> {
             check(&format!("{key}.{name}"), seconds, 1, WATCHED_MAX_S)?;
         }
     }
-    if device.swap_dir.is_some() && device.backend.lends() == Lends::Nothing {
+    if device.swap_dir.is_some() {
         let kind = device.backend.kind();
-        return Err(invalid(&format!(
-            "{key}.swap_dir: the memory of a `{kind}` device is not swapped to a file"
-        )));
+        match device.backend.lends() {
+            Lends::Nothing => {
+                return Err(invalid(&format!(
+                    "{key}.swap_dir: the memory of a `{kind}` device is not swapped to a file"
+                )));
+            }
+            Lends::Sessions if !device.lends_sessions() => {
+                return Err(invalid(&format!(
+                    "{key}.swap_dir: a `{kind}` device that lends no more than it has keeps all of \
+                     it; set {key}.oversubscribe above 1"
+                )));
+            }
+            Lends::Sessions | Lends::Slots => {}
+        }
     }
     device.geometry().map_err(|message| invalid(&format!("{key}.slot: {message}")))?;
     device.dealing().map_err(|error| invalid(&format!("{key}: {error}")))?;

@@ -195,6 +195,7 @@ fn who_goes_on_for_the_sake_of_memory_does_so_where_memory_is_lent() {
     };
     let lent = ("device.oversubscribe", "2");
     assert_eq!([slack_us(&[]), slack_us(&[lent])], [0, 1_000_000]);
+    assert_eq!(slack_us(&[lent, ("device", "cuda")]), 10_000_000);
     let set = ("scheduling.slack_us", "7000");
     assert_eq!([slack_us(&[set]), slack_us(&[lent, set])], [7_000, 7_000]);
     assert_eq!(slack_us(&[lent, ("scheduling.slack_us", "0")]), 0);
@@ -208,7 +209,10 @@ fn a_genuine_gpu_lends_session_by_session() {
     };
     assert!(lends("cuda", "2"));
     assert!(!lends("cuda", "1") && !lends("soft", "2"));
-    load(&[("device", "cuda"), ("device.swap_dir", "/tmp")]).unwrap();
+    let swaps = [("device", "cuda"), ("device.swap_dir", "/tmp"), ("device.oversubscribe", "2")];
+    load(&swaps).unwrap();
+    let error = load(&swaps[..2]).unwrap_err().to_string();
+    assert!(error.contains("swap_dir") && error.contains("oversubscribe"), "{error}");
 }
 
 #[test]

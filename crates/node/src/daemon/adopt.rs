@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::net::sockopt::{self, Timeout};
-use weft_device::DevicePage;
+use weft_device::{DevicePage, Lends};
 use weft_gate::{ControlPage, NODE_SESSIONS, NodePage};
 use weft_ring::peer::{self, Process};
 use weft_ring::{Access, MemoryFile, Segment};
@@ -229,14 +229,22 @@ pub(crate) fn frames(
             period_ns: device.config.period_ns(),
         };
         let swap_dir = device.config.swap_dir.clone();
-        let frames = Frames::new(terms, device.config.lent_bytes(), physical, swap_dir)?;
-        if !device.config.lends_sessions() {
+        // As the workers know it that are there already, whatever is configured by now.
+        let by_sessions = device.config.backend.lends() == Lends::Sessions;
+        let lends = by_sessions && device.geometry.lends();
+        let is_lent_once = by_sessions && !lends;
+        let lent_bytes = match is_lent_once {
+            true => device.info.memory_bytes,
+            false => device.config.lent_bytes().max(device.info.memory_bytes),
+        };
+        let frames = Frames::new(terms, lent_bytes, physical, swap_dir)?;
+        if !lends {
             return Ok((device.key, frames));
         }
         // A kernel in flight may be as long.
         let kernel_ms = config.kernel_ms(device.info.capabilities).unwrap_or(0);
         let pause_limit = PAUSE_GRACE + Duration::from_millis(kernel_ms);
-        let bytes = (device.info.memory_bytes, device.config.lent_bytes());
+        let bytes = (device.info.memory_bytes, lent_bytes);
         let idle_ns = device.config.monitor().idle_ns;
         let lender = Lender::new(bytes, idle_ns, pause_limit, super::now_ns());
         Ok((device.key, frames.lent_by(lender)))

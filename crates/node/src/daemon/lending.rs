@@ -5,10 +5,12 @@
 //! 2. Those that are to give stand still ([`Order::Pause`], [`Ask::Paused`]), are told how much
 //!    ([`Reply::Save`]), and say what is left on the device ([`Ask::Holds`]). Whoever waits for room
 //!    itself is told as the answer to that.
-//! 3. It brings its memory, and says how long all of it took ([`Ask::Brought`]).
+//! 3. It brings its memory, and says when it has ([`Ask::Brought`]).
 //!
 //! A daemon that dies leaves its successor sessions of which all that they have may be on the
 //! device. Each says what is when it has saved, or is given room.
+
+use std::time::Duration;
 
 use weft_ring::peer;
 use weft_sched::memory::{Room, Wish};
@@ -19,6 +21,9 @@ use super::devices::lending::{Lender, Pressure};
 use super::driver::Order;
 use super::sessions::{SWITCH_MIN_NS, Session};
 use crate::link::{Ask, Reply};
+
+/// Who waits looks again after this time.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A session that waits for room, and what it may do to others.
 struct Waiting<'a> {
@@ -51,46 +56,65 @@ impl Daemon {
     /// Answers what a worker asks about its memory on a device, or says of it.
     pub(crate) fn answer_about_room(&self, session: &Session, ask: &Ask) -> Reply {
         let device = self.device_of(session.key);
-        let lender = self.tables().memory(device).lender().cloned();
-        // On a device that lends no more than it has, all that was paid for has room.
-        let Some(lender) = lender else { return Reply::Done };
-        match *ask {
-            Ask::Room { bytes, fixed_bytes, missing_bytes, stands, loads } => {
-                let (held, quota) = {
-                    let tables = self.tables();
-                    let memory = tables.memory(device);
-                    (memory.session_bytes(session.key), memory.usage(session.vgpu).1)
-                };
-                if loads && !lender.may_fix(session.key, session.vgpu, fixed_bytes, quota) {
-                    return Reply::Exhausted;
-                }
+        let (lender, held, quota) = {
+            let tables = self.tables();
+            let memory = tables.memory(device);
+            let (_, quota) = memory.usage(session.vgpu);
+            (memory.lender().cloned(), memory.session_bytes(session.key), quota)
+        };
+        match (ask.clone(), lender) {
+            (Ask::Room { bytes, fixed_bytes, missing_bytes, stands, loads }, Some(lender)) => {
                 // No more than was paid for.
                 let [total, fixed] = [bytes, fixed_bytes].map(|bytes| bytes.min(held));
-                let missing = missing_bytes.min(held);
-                let wish = Wish { total, fixed, missing, gives: loads };
+                if loads && !self.may_fix(session, &lender, (fixed, quota)) {
+                    return Reply::Exhausted;
+                }
+                let fixed = if loads { fixed } else { lender.fixed_of(session.key, fixed) };
+                let wish = Wish { total, fixed, missing: missing_bytes, gives: loads };
                 self.find_room(session, &lender, wish, stands)
             }
-            Ask::Holds { bytes, fixed_bytes } => {
-                lender.holds(session.key, bytes, fixed_bytes);
+            // On a device that lends no more than it has, what was paid for has room, or nobody
+            // knows of any.
+            (Ask::Room { missing_bytes: 1.., .. }, None) => Reply::Exhausted,
+            (Ask::Holds { bytes, fixed_bytes }, Some(lender)) => {
+                let fixed = lender.fixed_of(session.key, fixed_bytes);
+                lender.holds(session.key, bytes.min(held), fixed);
                 Reply::Done
             }
-            Ask::Brought { took_ns } => {
-                lender.note_brought(session.key, session.vgpu, took_ns);
+            (Ask::Brought {}, Some(lender)) => {
+                lender.note_brought(session.key, session.vgpu);
                 Reply::Done
             }
-            _ => Reply::Refused { message: "that is not about room".to_owned() },
+            _ => Reply::Done,
         }
+    }
+
+    /// Whether a session may have so much on its device that stays there: its vGPU's part of that,
+    /// beside which all others can still have theirs.
+    fn may_fix(&self, session: &Session, lender: &Lender, (fixed, quota): (u64, u64)) -> bool {
+        let device = self.device_of(session.key);
+        let largest = self.tables().memory(device).largest_beside(session.key);
+        let all = lender.all_fixed_beside(session.key).saturating_add(fixed);
+        all.saturating_add(largest) <= lender.capacity()
+            && lender.may_fix(session.key, session.vgpu, fixed, quota)
     }
 
     fn find_room(&self, session: &Session, lender: &Lender, wish: Wish, stands: bool) -> Reply {
         let key = session.key;
-        let switch_ns = lender.ask(key, wish);
-        if stands && !wish.gives && switch_ns >= SWITCH_MIN_NS {
+        let waiting = Waiting { daemon: self, session };
+        // Loads of modules are no turns, so nobody pays for what they have others save.
+        while wish.gives && !lender.may_displace(session.vgpu) && !waiting.is_over() {
+            std::thread::sleep(LOOK);
+        }
+        let expected_ns = lender.ask((key, session.vgpu), wish, stands);
+        if let Some(switch_ns) = expected_ns.filter(|ns| *ns >= SWITCH_MIN_NS)
+            && stands
+            && !wish.gives
+        {
             // Before it, since it takes longer than a turn: what others save, and what it brings.
             self.driver.send(Order::Switched { session: key, switch_ns, ahead_ns: 0 });
         }
-        let waiting = Waiting { daemon: self, session };
-        match lender.wait(clock::now_ns, key, stands, &waiting) {
+        match lender.wait(clock::now_ns, key, (stands, !wish.gives), &waiting) {
             Room::Granted => Reply::Done,
             Room::Save { bytes } => Reply::Save { bytes },
             Room::Waits => Reply::Later,
@@ -98,13 +122,20 @@ impl Daemon {
         }
     }
 
-    /// A session loads a module from now on, or not any more.
-    pub(crate) fn note_loading(&self, session: &Session, loads: bool) -> &Self {
+    /// A session is about to load images of so many bytes, or has: whether it may keep its memory
+    /// on the device meanwhile.
+    pub(crate) fn note_loading(&self, session: &Session, bytes: u64) -> Reply {
         let device = self.device_of(session.key);
-        if let Some(lender) = self.tables().memory(device).lender() {
-            lender.set_loads(session.key, loads);
+        let tables = self.tables();
+        let memory = tables.memory(device);
+        let Some(lender) = memory.lender() else { return Reply::Done };
+        if bytes == 0 {
+            lender.end_load(session.key);
+            return Reply::Done;
         }
-        self
+        let lacking = memory.used_bytes_total().saturating_sub(lender.capacity());
+        let saves = lender.begin_load(session.key, bytes, lacking);
+        saves.map_or(Reply::Done, |bytes| Reply::Save { bytes })
     }
 
     /// What a session that stands still is to save of its memory on the device, if anything.

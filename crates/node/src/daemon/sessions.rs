@@ -540,9 +540,8 @@ impl Daemon {
                 .may_take_host_memory(session, |host, of_user| host.grow(key, more, of_user))
                 .map(|()| Reply::Done),
             Ask::Images { bytes } => self
-                .note_loading(session, bytes > 0)
                 .may_take_host_memory(session, |host, of_user| host.promise(key, bytes, of_user))
-                .map(|()| Reply::Done),
+                .map(|()| self.note_loading(session, bytes)),
         };
         outcome.unwrap_or_else(|error| {
             if matches!(error, LedgerError::Swap)

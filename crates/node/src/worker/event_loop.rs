@@ -108,7 +108,7 @@ pub(crate) struct EventLoop<D> {
     /// What the last operation that was not admitted waits for.
     refused: Option<WaitFor>,
     /// Device clock when there is room for it beside what flies.
-    room_at_ns: Option<u64>,
+    pub(super) room_at_ns: Option<u64>,
     /// Device clock when the oldest flight became the oldest.
     front_since_ns: u64,
     /// Device clock when the holder ran out of work.
@@ -354,7 +354,7 @@ impl<D: Device> EventLoop<D> {
             self.give_way();
         }
         let bytes = images.iter().fold(0_u64, |sum, image| sum.saturating_add(image.bytes));
-        let has_room = self.link.ask(&Ask::Images { bytes }) == Ok(Reply::Done);
+        let has_room = self.may_load(bytes);
         self.session.set_module_room(has_room);
         // What has no room is refused and compiles nothing.
         let is_bounded = self.compiles == CompilingConfig::Bounded;
@@ -489,6 +489,9 @@ impl<D: Device> EventLoop<D> {
                 Started::Dropped => self.gate.charge(estimate_ns, 0),
                 Started::NotNow => {
                     self.gate.charge(estimate_ns, 0);
+                    if self.flights.is_empty() {
+                        self.come_later();
+                    }
                     break;
                 }
             }

@@ -104,7 +104,7 @@ impl FrameSource for LedgerFrames {
 
     fn note_brought(&self, took_ns: u64) {
         self.link.note_exchange(took_ns);
-        let _ = self.link.ask(&Ask::Brought { took_ns });
+        let _ = self.link.ask(&Ask::Brought {});
     }
 
     fn export(&mut self, bytes: u64, runs: &[FrameRun]) -> Result<[u8; 16], DeviceError> {

@@ -17,6 +17,9 @@ use crate::link::{Ask, Descriptors, DeviceSpec, Passed, Reply};
 /// What the other device's memory is made of.
 const MEMORY: &[Passed] = &[Passed::DevicePage, Passed::Frames, Passed::Table, Passed::Physical];
 
+/// What has no room on the device is tried again after this time.
+const LATER_NS: u64 = 5_000_000;
+
 /// Whether the session is asked to go, and what changes when it does.
 #[derive(Debug)]
 pub(crate) struct Moving {
@@ -65,7 +68,10 @@ impl<D: Device> EventLoop<D> {
             // What is over has been noticed by the caller.
             let Ok((reply, fds)) = self.link.ask_for_files(&Ask::Paused { works }) else { return };
             let Reply::Save { bytes } = reply else { break (reply, fds) };
-            self.save(bytes);
+            if !self.save(bytes) {
+                // It goes on; whoever waits for its memory has it ended in time.
+                return;
+            }
         };
         let Reply::Move { device, frames, passed } = reply else { return };
         let copied = self.copy_to(&device, frames, &passed, fds);
@@ -79,13 +85,31 @@ impl<D: Device> EventLoop<D> {
         }
     }
 
-    /// Gives so much of the device's memory to others.
-    fn save(&mut self, bytes: u64) {
-        let Some(swapping) = self.session.device_mut().swapping() else { return };
-        if let Err(error) = swapping.save_some(bytes) {
-            // Whoever waits for it ends this session in time.
+    /// The session's memory has no room on the device yet: the turn is for others.
+    pub(super) fn come_later(&mut self) {
+        self.give_way();
+        self.room_at_ns = Some(self.session.device().now_ns() + LATER_NS);
+    }
+
+    /// Whether images of so many bytes may be loaded. Others would wait for their memory until they
+    /// are compiled, so they may have to have it before.
+    pub(super) fn may_load(&mut self, bytes: u64) -> bool {
+        loop {
+            match self.link.ask(&Ask::Images { bytes }) {
+                Ok(Reply::Save { bytes }) if self.save(bytes) => {}
+                answer => return matches!(answer, Ok(Reply::Done | Reply::Save { .. })),
+            }
+        }
+    }
+
+    /// Gives so much of the device's memory to others, or all; whether it could.
+    pub(super) fn save(&mut self, bytes: u64) -> bool {
+        let Some(swapping) = self.session.device_mut().swapping() else { return false };
+        let saved = swapping.save_some(bytes);
+        if let Err(error) = &saved {
             tracing::error!(%error, bytes, "memory is not given back");
         }
+        saved.is_ok()
     }
 
     /// Copies the session's memory; what the next daemon needs of the other device.

@@ -108,7 +108,22 @@ impl Lending {
 
     /// A session wants no room any more.
     pub fn cancel(&mut self, session: u32) {
-        self.queue.retain(|asked| asked.session != session);
+        if let Some(place) = self.place(session) {
+            self.leave(place);
+        }
+    }
+
+    fn place(&self, session: u32) -> Option<usize> {
+        self.queue.iter().position(|asked| asked.session == session)
+    }
+
+    /// One leaves the queue. What others owe they owe the first: its successor says anew what it
+    /// lacks.
+    fn leave(&mut self, place: usize) {
+        self.queue.remove(place);
+        if place == 0 {
+            self.members.values_mut().for_each(|member| member.owes = 0);
+        }
     }
 
     /// A session has so many bytes on the device now, of which it cannot save so many. What it has
@@ -143,8 +158,10 @@ impl Lending {
     pub fn ask(&mut self, session: u32, wish: Wish) {
         let Wish { total, fixed, missing, gives } = wish;
         let (others, fixed_beside) = self.beside(session);
-        // What nobody has, nobody can save.
-        let is_hopeless = total > self.capacity || missing > others - fixed_beside;
+        // What nobody has, nobody can save; what there is they may as well.
+        let movable = others.saturating_sub(fixed_beside);
+        let is_hopeless = total > self.capacity || (missing > 0 && movable == 0);
+        let missing = missing.min(movable);
         let total = if is_hopeless { u64::MAX } else { total };
         let left = self.capacity.saturating_sub(total);
         let others_max = if missing == 0 { left } else { left.min(others.saturating_sub(missing)) };
@@ -153,6 +170,26 @@ impl Lending {
             Some(own) => *own = asked,
             None => self.queue.push_back(asked),
         }
+    }
+
+    /// Whether the first that waits does so for one that loads a module.
+    pub fn waits_for_loader(&self) -> bool {
+        self.members.values().any(|member| member.owes > 0 && member.loads)
+    }
+
+    /// Bytes that a session cannot save.
+    pub fn fixed(&self, session: u32) -> u64 {
+        self.members.get(&session).map_or(0, |member| member.fixed)
+    }
+
+    /// Bytes that a session can save.
+    pub fn movable(&self, session: u32) -> u64 {
+        self.members.get(&session).map_or(0, Member::movable)
+    }
+
+    /// Bytes that all sessions cannot save, but for one of them.
+    pub fn all_fixed_beside(&self, session: u32) -> u64 {
+        self.beside(session).1
     }
 
     /// Bytes that sessions of a vGPU cannot save, but for one of them.
@@ -164,17 +201,16 @@ impl Lending {
     /// What becomes of a session that has asked. `stands`: nothing of it is in flight, so that it
     /// can save.
     pub fn look(&mut self, now_ns: u64, session: u32, stands: bool) -> Room {
-        let Some(place) = self.queue.iter().position(|asked| asked.session == session) else {
-            return Room::Refused;
-        };
+        let Some(place) = self.place(session) else { return Room::Refused };
         let Some(asked) = self.queue.get(place).copied() else { return Room::Refused };
         let (others, fixed_beside) = self.beside(session);
         if asked.total > self.capacity || fixed_beside > asked.others_max {
-            self.queue.remove(place);
+            self.leave(place);
             return Room::Refused;
         }
         let owes = self.owes(session);
         if owes > 0 && stands {
+            // Who is first owes nobody.
             self.queue.remove(place);
             return Room::Save { bytes: owes };
         }
@@ -185,13 +221,16 @@ impl Lending {
             let own = self.members.get(&session).map_or(0, Member::movable);
             let bytes = own.min(others - asked.others_max);
             if asked.gives && stands && bytes > 0 {
-                self.queue.remove(place);
+                self.leave(place);
                 return Room::Save { bytes };
             }
-            self.demand(now_ns, asked);
+            // One that cannot wait for it has nobody save.
+            if stands {
+                self.demand(now_ns, asked);
+            }
             return Room::Waits;
         }
-        self.queue.remove(place);
+        self.leave(place);
         if let Some(member) = self.members.get_mut(&session) {
             member.held = member.held.max(asked.total);
             member.fixed = asked.fixed.min(member.held);
@@ -211,12 +250,26 @@ impl Lending {
         owing.map(|(session, _)| *session).collect()
     }
 
+    /// Whether a session that has asked will have room: not if it owes some, or there is none.
+    pub fn may_have(&self, session: u32) -> bool {
+        let asked = self.place(session).and_then(|place| self.queue.get(place));
+        let fits = |asked: &Asked| {
+            asked.total <= self.capacity && self.beside(session).1 <= asked.others_max
+        };
+        self.owes(session) == 0 && asked.is_some_and(fits)
+    }
+
+    /// Bytes that others have beyond what a session that has asked leaves them.
+    pub fn lacks(&self, session: u32) -> u64 {
+        let asked = self.place(session).and_then(|place| self.queue.get(place));
+        asked.map_or(0, |asked| self.beside(session).0.saturating_sub(asked.others_max))
+    }
+
     /// Bytes that are to be moved before a session that has asked has its room, its own included.
     pub fn to_move(&self, session: u32) -> u64 {
         let asked = self.queue.iter().find(|asked| asked.session == session);
         let Some(asked) = asked.filter(|asked| asked.total <= self.capacity) else { return 0 };
-        let others = self.beside(session).0.saturating_sub(asked.others_max);
-        others.saturating_add(asked.total.saturating_sub(self.held(session)))
+        self.lacks(session).saturating_add(asked.total.saturating_sub(self.held(session)))
     }
 
     /// Bytes that a session has on the device.
@@ -238,7 +291,9 @@ impl Lending {
     /// Bytes that others have on the device, and those of them that they cannot save.
     fn beside(&self, session: u32) -> (u64, u64) {
         let others = self.members.iter().filter(|(other, _)| **other != session);
-        others.fold((0, 0), |(held, fixed), (_, own)| (held + own.held, fixed + own.fixed))
+        others.fold((0_u64, 0_u64), |(held, fixed), (_, own)| {
+            (held.saturating_add(own.held), fixed.saturating_add(own.fixed))
+        })
     }
 
     /// Has others save what is still lacking when all have saved what they owe.
@@ -326,6 +381,9 @@ mod tests {
         assert_eq!(own.owes(1), 10, "by the account there is room, and the driver has none");
         own.holds(1, 30, 0);
         assert_eq!(own.look(0, 0, true), Room::Granted);
+        own.ask(0, wish(50, 1_000));
+        assert_eq!(own.look(0, 0, true), Room::Waits);
+        assert_eq!(own.owes(1), 30, "all that there is, which may be enough");
     }
 
     #[test]
@@ -367,6 +425,21 @@ mod tests {
         own.holds(0, 50, 0);
         own.ask(0, Wish { total: 60, fixed: 10, gives: true, ..Wish::default() });
         assert_eq!(own.look(0, 0, true), Room::Granted);
+    }
+
+    #[test]
+    fn nobody_owes_who_is_gone() {
+        let mut own = lending(100, &[60, 40, 0, 0]);
+        own.ask(2, wish(80, 0));
+        own.ask(3, wish(10, 0));
+        assert_eq!(own.look(0, 2, true), Room::Waits);
+        assert_eq!(own.debtors(), [0, 1]);
+        own.end(2);
+        assert!(own.debtors().is_empty());
+        assert_eq!(own.look(0, 3, false), Room::Waits);
+        assert!(own.debtors().is_empty(), "it cannot wait for them");
+        assert_eq!(own.look(0, 3, true), Room::Waits);
+        assert_eq!(own.debtors().len(), 1);
     }
 
     /// What a session of the model does.

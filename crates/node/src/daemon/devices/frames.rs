@@ -246,6 +246,12 @@ impl Frames {
         self.ledger.pinned_bytes(session)
     }
 
+    /// What the session has that has most, but for one of them, in bytes.
+    pub(crate) fn largest_beside(&self, session: u32) -> u64 {
+        let others = self.numbers.keys().filter(|other| **other != session);
+        others.map(|other| self.session_bytes(*other)).max().unwrap_or(0)
+    }
+
     /// What all vGPUs have, in bytes.
     pub(crate) fn used_bytes_total(&self) -> u64 {
         self.ledger.used() * PAGE
@@ -334,7 +340,9 @@ impl Frames {
         self.space(vgpu).map_err(|_| LedgerError::Device)?;
         // An operation needs all of its session's memory there.
         let all = self.session_bytes(session).saturating_add(frames.saturating_mul(PAGE));
-        if self.lender.as_ref().is_some_and(|lender| all > lender.capacity()) {
+        if let Some(lender) = &self.lender
+            && all > lender.capacity().saturating_sub(lender.all_fixed_beside(session))
+        {
             return Err(LedgerError::Device);
         }
         let runs = self.ledger.take(session, frames, RUNS_MAX)?;
@@ -571,8 +579,7 @@ impl Frames {
         }
         if let Some(lender) = &self.lender {
             // All of it may be there; each says what is when it is asked to save some.
-            // Of what cannot be saved it is told then, too.
-            living.iter().for_each(|key| lender.holds(*key, self.session_bytes(*key), 0));
+            living.iter().for_each(|key| lender.adopt(*key, self.session_bytes(*key)));
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! Who gives is decided in [`weft_sched::memory::Lending`]. Here those that ask wait until others
 //! have saved, for so long as they may take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,21 @@ const SAVE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Who waits looks again after this time.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// Who waits for one that loads a module is told to come later after this time: it has the turn.
+const LOADER_LIMIT: Duration = Duration::from_millis(200);
+
+/// A load that took longer has the session's memory saved before the next one, if others need it.
+const LONG_LOAD: Duration = Duration::from_secs(1);
+
+/// So have images of so many bytes.
+const LONG_IMAGES: u64 = 1 << 20;
+
+/// What loading modules moves of others' memory takes one part in so many of the time at most.
+const LOADS_PART: u32 = 16;
+
+/// A session brings its memory within this time, and a second for each GB, or nobody waits for it.
+const BRING_LIMIT: Duration = Duration::from_secs(60);
 
 /// What moving takes before anything was moved, in ps a byte: 5 GB/s.
 const FIRST_PS: u64 = 200;
@@ -45,12 +60,29 @@ struct State {
     due: BTreeMap<u32, Due>,
     /// Numbers what they are told.
     next: u64,
-    /// What each that was promised room has to move for it, with others, in bytes.
-    moves: BTreeMap<u32, u64>,
+    /// Sessions whose memory is about to come, which have their turns meanwhile.
+    exchanges: BTreeMap<u32, Exchange>,
+    /// Since when sessions load modules, and those whose loads take long.
+    loading: BTreeMap<u32, Instant>,
+    slow: BTreeSet<u32>,
+    /// Sessions of an earlier daemon that have not said yet what of theirs stays on the device.
+    unheard: BTreeSet<u32>,
+    /// When each vGPU's loads may have others save again.
+    loads_again: BTreeMap<u32, Instant>,
     /// What moving takes of late, in ps a byte.
     ps: u64,
     totals: Totals,
     last: Option<(u32, u64, u64)>,
+}
+
+/// The memory of a session is about to come.
+#[derive(Debug, Clone, Copy)]
+struct Exchange {
+    since: Instant,
+    /// When it had room.
+    granted: Option<Instant>,
+    /// What is moved for it, by others and by itself, in bytes.
+    bytes: u64,
 }
 
 /// A session that owes is to stand still, once for each number, and has time until then.
@@ -58,6 +90,8 @@ struct State {
 struct Due {
     number: u64,
     until: Instant,
+    /// It stands still.
+    stood: bool,
 }
 
 #[derive(Debug, Default)]
@@ -92,7 +126,11 @@ impl Lender {
             lending: Lending::new(capacity, idle_ns),
             due: BTreeMap::new(),
             next: first_number,
-            moves: BTreeMap::new(),
+            exchanges: BTreeMap::new(),
+            loading: BTreeMap::new(),
+            slow: BTreeSet::new(),
+            unheard: BTreeSet::new(),
+            loads_again: BTreeMap::new(),
             ps: FIRST_PS,
             totals: Totals::default(),
             last: None,
@@ -120,7 +158,10 @@ impl Lender {
         let mut state = self.lock();
         state.lending.end(session);
         state.due.remove(&session);
-        state.moves.remove(&session);
+        state.exchanges.remove(&session);
+        state.loading.remove(&session);
+        state.slow.remove(&session);
+        state.unheard.remove(&session);
         drop(state);
         self.changed.notify_all();
     }
@@ -128,16 +169,67 @@ impl Lender {
     /// A session has so many bytes on the device now, of which so many stay there.
     pub(crate) fn holds(&self, session: u32, bytes: u64, fixed: u64) {
         let mut state = self.lock();
+        let shrinks = bytes < state.lending.held(session);
         state.lending.holds(session, bytes, fixed);
-        // Who owes still is told so again.
-        state.due.remove(&session);
+        // Who owes still is told so again, and has time for that.
+        if shrinks {
+            state.due.remove(&session);
+        }
+        // What came of what it asked for is another question.
+        state.exchanges.remove(&session);
+        state.end_load(session);
         drop(state);
         self.changed.notify_all();
     }
 
-    /// A session loads a module from now on, or not any more.
-    pub(crate) fn set_loads(&self, session: u32, loads: bool) {
-        self.lock().lending.set_loads(session, loads);
+    /// A session is about to load a module of so many bytes. What it is to save before: as long as
+    /// it compiles it cannot save what others need.
+    pub(crate) fn begin_load(&self, session: u32, bytes: u64, lacking: u64) -> Option<u64> {
+        let mut state = self.lock();
+        let is_long = bytes >= LONG_IMAGES || state.slow.contains(&session);
+        let save = lacking.min(state.lending.movable(session));
+        if is_long && save > 0 {
+            return Some(save);
+        }
+        state.lending.set_loads(session, true);
+        state.loading.insert(session, Instant::now());
+        None
+    }
+
+    /// A session does not load a module any more.
+    pub(crate) fn end_load(&self, session: u32) {
+        self.lock().end_load(session);
+    }
+
+    /// A session of an earlier daemon may load one: it has no time to keep to before it says
+    /// something.
+    pub(crate) fn adopt(&self, session: u32, held: u64) {
+        let mut state = self.lock();
+        state.lending.holds(session, held, 0);
+        state.lending.set_loads(session, true);
+        state.unheard.insert(session);
+    }
+
+    /// Whether the session's memory is about to come, so that its turn is not used yet.
+    pub(crate) fn is_exchanging(&self, session: u32) -> bool {
+        let state = self.lock();
+        state.exchanges.get(&session).is_some_and(|exchange| {
+            let limit = BRING_LIMIT + Duration::from_nanos(exchange.bytes);
+            exchange.granted.is_none_or(|granted| granted.elapsed() < limit)
+        })
+    }
+
+    /// Bytes that other sessions cannot save.
+    pub(crate) fn all_fixed_beside(&self, session: u32) -> u64 {
+        self.lock().lending.all_fixed_beside(session)
+    }
+
+    /// What a session can say of itself stays on the device: no more than it was allowed. A session of an
+    /// earlier daemon was allowed what that knew, once.
+    pub(crate) fn fixed_of(&self, session: u32, said: u64) -> u64 {
+        let mut state = self.lock();
+        let is_unheard = state.unheard.remove(&session);
+        if is_unheard { said } else { said.min(state.lending.fixed(session)) }
     }
 
     /// Whether a session of a vGPU with this quota may have so much on the device that stays there:
@@ -155,60 +247,67 @@ impl Lender {
     /// What a session that stands still has to save, if anything: it has its time from now on.
     pub(crate) fn debt(&self, session: u32) -> Option<u64> {
         let mut state = self.lock();
+        state.end_load(session);
         let bytes = Some(state.lending.owes(session)).filter(|bytes| *bytes > 0)?;
         state.extend(session);
         Some(bytes)
     }
 
-    /// A session asks for room: how long the exchange is expected to take, in ns.
-    pub(crate) fn ask(&self, session: u32, wish: Wish) -> u64 {
+    /// Whether loads of a vGPU may have others save now.
+    pub(crate) fn may_displace(&self, vgpu: u32) -> bool {
+        self.lock().loads_again.get(&vgpu).is_none_or(|again| Instant::now() >= *again)
+    }
+
+    /// A session asks for room: how long the exchange is expected to take, in ns; nothing if there
+    /// is none, or it has to save first.
+    pub(crate) fn ask(&self, (session, vgpu): (u32, u32), wish: Wish, stands: bool) -> Option<u64> {
         let mut state = self.lock();
+        state.end_load(session);
         state.lending.ask(session, wish);
         let bytes = state.lending.to_move(session);
-        let moves = state.moves.entry(session).or_default();
-        *moves = (*moves).max(bytes);
-        bytes.saturating_mul(state.ps) / 1_000
+        let expected_ns = bytes.saturating_mul(state.ps) / 1_000;
+        if !state.lending.may_have(session) {
+            // It is told in a moment.
+            return None;
+        }
+        if wish.gives {
+            if stands && state.lending.lacks(session) > state.lending.movable(session) {
+                let pause = Duration::from_nanos(expected_ns) * LOADS_PART;
+                state.loads_again.insert(vgpu, Instant::now() + pause);
+            }
+        } else if stands {
+            let fresh = Exchange { since: Instant::now(), granted: None, bytes: 0 };
+            let exchange = state.exchanges.entry(session).or_insert(fresh);
+            exchange.bytes = exchange.bytes.max(bytes);
+        }
+        Some(expected_ns)
     }
 
     /// Waits until a session that has asked has its room, or is to save itself, or there is none.
-    /// One of which something is in flight waits for nobody ([`Room::Waits`]).
+    /// One of which something is in flight waits for nobody ([`Room::Waits`]), nor does one for long
+    /// that has the turn and waits for a compiler.
     pub(crate) fn wait(
         &self,
         now_ns: impl Fn() -> u64,
         session: u32,
-        stands: bool,
+        (stands, has_turn): (bool, bool),
         pressure: &impl Pressure,
     ) -> Room {
+        let began = Instant::now();
         let mut state = self.lock();
         loop {
             let room = state.lending.look(now_ns(), session, stands);
-            let over = pressure.is_over();
-            if room != Room::Waits || over || !stands {
+            let waits_in_vain =
+                has_turn && state.lending.waits_for_loader() && began.elapsed() >= LOADER_LIMIT;
+            if room != Room::Waits || pressure.is_over() || !stands || waits_in_vain {
                 // It asks anew when it stands.
                 state.lending.cancel(session);
-                if let Room::Save { .. } = room {
-                    state.extend(session);
-                }
+                state.answer(session, room);
                 drop(state);
                 self.changed.notify_all();
                 return room;
             }
-            let now = Instant::now();
-            let debtors = state.lending.debtors();
-            state.due.retain(|session, _| debtors.contains(session));
-            let mut late = Vec::new();
-            for debtor in debtors {
-                let Due { number, until } = state.told(debtor, now + self.pause_limit);
-                if state.lending.loads(debtor) {
-                    // A compiler takes as long as it takes.
-                    state.due.insert(debtor, Due { number, until: now + self.pause_limit });
-                } else if now >= until {
-                    late.push(debtor);
-                    // Once: its end is noticed by its thread.
-                    state.due.insert(debtor, Due { number, until: now + SAVE_LIMIT });
-                }
-                pressure.pause(debtor, number);
-            }
+            let late = state.press(pressure, self.pause_limit);
             if !late.is_empty() {
                 drop(state);
                 late.into_iter().for_each(|session| pressure.end(session));
@@ -220,10 +319,14 @@ impl Lender {
         }
     }
 
-    /// What a session asked for is there, so long after it asked.
-    pub(crate) fn note_brought(&self, session: u32, vgpu: u32, took_ns: u64) {
+    /// What a session asked room for is there.
+    pub(crate) fn note_brought(&self, session: u32, vgpu: u32) {
         let mut state = self.lock();
-        let Some(bytes) = state.moves.remove(&session).filter(|bytes| *bytes > 0) else { return };
+        let Some(Exchange { since, bytes, .. }) = state.exchanges.remove(&session) else { return };
+        if bytes == 0 {
+            return;
+        }
+        let took_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let ps = u128::from(took_ns) * 1_000 / u128::from(bytes);
         let ps = u64::try_from(ps).unwrap_or(u64::MAX).min(FIRST_PS * 1_000);
         state.ps = state.ps - state.ps / PART + ps / PART;
@@ -262,16 +365,61 @@ impl State {
             return *due;
         }
         self.next += 1;
-        let due = Due { number: self.next, until };
+        let due = Due { number: self.next, until, stood: false };
         self.due.insert(session, due);
         due
     }
 
-    /// A session that owes stands still: it has time to save.
+    /// A session that owes stands still: it has time to save, once for each time that it is told.
     fn extend(&mut self, session: u32) {
         let until = Instant::now() + SAVE_LIMIT;
-        let Due { number, .. } = self.told(session, until);
-        self.due.insert(session, Due { number, until });
+        let due = self.told(session, until);
+        if !due.stood {
+            self.due.insert(session, Due { until, stood: true, ..due });
+        }
+    }
+
+    fn end_load(&mut self, session: u32) {
+        self.lending.set_loads(session, false);
+        let since = self.loading.remove(&session);
+        if since.is_some_and(|since| since.elapsed() > LONG_LOAD) {
+            self.slow.insert(session);
+        }
+    }
+
+    /// A session that asked has its answer.
+    fn answer(&mut self, session: u32, room: Room) {
+        match room {
+            Room::Granted => {
+                if let Some(exchange) = self.exchanges.get_mut(&session) {
+                    exchange.granted.get_or_insert_with(Instant::now);
+                }
+            }
+            Room::Save { .. } => self.extend(session),
+            Room::Waits | Room::Refused => {
+                self.exchanges.remove(&session);
+            }
+        }
+    }
+
+    /// Has those stand still that owe; who has had its time.
+    fn press(&mut self, pressure: &impl Pressure, pause_limit: Duration) -> Vec<u32> {
+        let (now, debtors) = (Instant::now(), self.lending.debtors());
+        self.due.retain(|session, _| debtors.contains(session));
+        let mut late = Vec::new();
+        for debtor in debtors {
+            let due = self.told(debtor, now + pause_limit);
+            if self.lending.loads(debtor) {
+                // A compiler takes as long as it takes.
+                self.due.insert(debtor, Due { until: now + pause_limit, ..due });
+            } else if now >= due.until {
+                late.push(debtor);
+                // Once: its end is noticed by its thread.
+                self.due.insert(debtor, Due { until: now + SAVE_LIMIT, ..due });
+            }
+            pressure.pause(debtor, due.number);
+        }
+        late
     }
 }
 
@@ -310,6 +458,10 @@ mod tests {
         Wish { total, ..Wish::default() }
     }
 
+    fn asked(lender: &Lender, session: u32, total: u64, stands: bool) -> Option<u64> {
+        lender.ask((session, session), wish(total), stands)
+    }
+
     fn lender(pause_limit: Duration) -> Lender {
         let lender = Lender::new((CAPACITY, 4 * CAPACITY), 1_000, pause_limit, 0);
         lender.begin(NOW_NS, 1, 1, 80);
@@ -320,9 +472,9 @@ mod tests {
     #[test]
     fn who_waits_is_served_when_the_other_has_saved() {
         let (lender, seen) = (lender(Duration::from_secs(600)), Seen::default());
-        assert_eq!(lender.ask(2, wish(50)), (50 + 30) * FIRST_PS / 1_000);
+        assert_eq!(asked(&lender, 2, 50, true), Some((50 + 30) * FIRST_PS / 1_000));
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| lender.wait(|| NOW_NS, 2, true, &seen));
+            let waits = scope.spawn(|| lender.wait(|| NOW_NS, 2, (true, true), &seen));
             while seen.paused.lock().unwrap().is_empty() {
                 std::thread::yield_now();
             }
@@ -332,18 +484,21 @@ mod tests {
         });
         assert_eq!(lender.debt(1), None);
         assert!(seen.ended.lock().unwrap().is_empty());
-        lender.note_brought(2, 2, 80_000);
+        assert!(lender.is_exchanging(2) && !lender.is_exchanging(1));
+        lender.note_brought(2, 2);
+        assert!(!lender.is_exchanging(2));
         let mut report = MemoryReport::default();
         lender.describe(&mut report, |vgpu| vgpu.to_string());
-        assert_eq!((report.switches, report.moved_bytes, report.copying_ns), (1, 80, 80_000));
+        assert_eq!((report.switches, report.moved_bytes), (1, 80));
+        assert!(report.copying_ns > 0);
     }
 
     #[test]
     fn who_does_not_save_is_ended_and_its_memory_is_free() {
         let (lender, seen) = (lender(Duration::ZERO), Seen::default());
-        lender.ask(2, wish(50));
+        asked(&lender, 2, 50, true);
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| lender.wait(|| NOW_NS, 2, true, &seen));
+            let waits = scope.spawn(|| lender.wait(|| NOW_NS, 2, (true, true), &seen));
             while seen.ended.lock().unwrap().is_empty() {
                 std::thread::yield_now();
             }
@@ -366,14 +521,67 @@ mod tests {
     #[test]
     fn who_cannot_wait_is_told_so_and_asks_anew() {
         let (lender, seen) = (lender(Duration::from_secs(600)), Seen::default());
-        lender.ask(2, wish(50));
-        assert_eq!(lender.wait(|| NOW_NS, 2, false, &seen), Room::Waits);
-        lender.ask(2, wish(20));
-        assert_eq!(lender.wait(|| NOW_NS, 2, false, &seen), Room::Granted);
-        lender.ask(2, wish(CAPACITY + 1));
-        assert_eq!(lender.wait(|| NOW_NS, 2, true, &seen), Room::Refused);
+        assert!(asked(&lender, 2, 50, false).is_some());
+        assert_eq!(lender.wait(|| NOW_NS, 2, (false, true), &seen), Room::Waits);
+        assert_eq!(lender.debt(1), None, "nobody waits for it");
+        asked(&lender, 2, 20, false);
+        assert_eq!(lender.wait(|| NOW_NS, 2, (false, true), &seen), Room::Granted);
+        assert_eq!(asked(&lender, 2, CAPACITY + 1, true), None);
+        assert_eq!(lender.wait(|| NOW_NS, 2, (true, true), &seen), Room::Refused);
         seen.over.store(true, Ordering::SeqCst);
-        lender.ask(2, wish(90));
-        assert_eq!(lender.wait(|| NOW_NS, 2, true, &seen), Room::Waits, "it is gone");
+        asked(&lender, 2, 90, true);
+        assert_eq!(lender.wait(|| NOW_NS, 2, (true, true), &seen), Room::Waits, "it is gone");
+    }
+
+    #[test]
+    fn who_loads_a_module_is_not_ended_and_not_waited_for() {
+        let (lender, seen) = (lender(Duration::ZERO), Seen::default());
+        assert_eq!(lender.begin_load(1, 100, 70), None);
+        asked(&lender, 2, 50, true);
+        assert_eq!(lender.wait(|| NOW_NS, 2, (true, true), &seen), Room::Waits);
+        assert!(seen.ended.lock().unwrap().is_empty());
+        lender.end_load(1);
+        // One whose images are large gives first what others lack.
+        assert_eq!(lender.begin_load(1, LONG_IMAGES, 70), Some(70));
+        assert_eq!(lender.begin_load(1, LONG_IMAGES, 0), None);
+    }
+
+    /// It says that it stands again and again, and saves nothing: its time is over all the same.
+    #[test]
+    fn who_stands_and_saves_nothing_gains_no_time() {
+        let (lender, seen) = (lender(Duration::from_secs(600)), Seen::default());
+        asked(&lender, 2, 50, true);
+        assert!(lender.lock().press(&seen, Duration::from_secs(600)).is_empty());
+        lender.lock().lending.look(NOW_NS, 2, true);
+        lender.lock().press(&seen, Duration::from_secs(600));
+        let until = || lender.lock().due[&1].until;
+        assert_eq!(lender.debt(1), Some(30));
+        let first = until();
+        assert_eq!(lender.debt(1), Some(30));
+        lender.holds(1, 80, 0);
+        assert_eq!(until(), first);
+        lender.holds(1, 70, 0);
+        assert!(!lender.lock().due.contains_key(&1), "it gets on");
+    }
+
+    #[test]
+    fn loads_have_others_save_for_a_part_of_the_time_only() {
+        let lender = Lender::new((1 << 40, 1 << 42), 1_000, Duration::from_secs(600), 0);
+        lender.begin(NOW_NS, 1, 1, 1 << 40);
+        lender.begin(NOW_NS, 2, 2, 0);
+        let load = Wish { total: 1 << 38, fixed: 1 << 38, missing: 0, gives: true };
+        assert!(lender.may_displace(2));
+        lender.ask((2, 2), load, true);
+        assert!(!lender.may_displace(2) && lender.may_displace(1));
+    }
+
+    #[test]
+    fn a_session_of_an_earlier_daemon_says_once_what_stays() {
+        let lender = lender(Duration::from_secs(600));
+        assert_eq!(lender.fixed_of(1, 30), 0, "it was allowed nothing");
+        lender.adopt(1, 80);
+        assert_eq!(lender.fixed_of(1, 30), 30);
+        lender.holds(1, 80, 30);
+        assert_eq!(lender.fixed_of(1, 50), 30);
     }
 }

@@ -61,6 +61,11 @@ impl Memory {
         preferred
     }
 
+    /// Whether a session's memory is about to come, so that it has not had its turn yet.
+    pub(super) fn is_exchanging(&self, device: DeviceKey, session: u32) -> bool {
+        self.lenders.get(&device).is_some_and(|lender| lender.is_exchanging(session))
+    }
+
     /// A turn is over in which the vGPU used the device for so long.
     pub(super) fn end_turn(&self, device: DeviceKey, now_ns: u64, vgpu: u32, used_ns: u64) {
         if let Some(lender) = self.lenders.get(&device) {

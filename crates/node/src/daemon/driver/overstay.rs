@@ -3,7 +3,10 @@
 //! How long they may counts time in which they could have run: a thread block that other load keeps
 //! from the processor is not ended for that. So a holder that the core gives up may stay for as
 //! long again as its worker waited for a processor meanwhile, within a bound: a tenant can have its
-//! own worker wait, by programs beside it.
+//! own worker wait, by programs beside it. Nor does time count in which its memory is about to come
+//! ([`Lender::is_exchanging`]), for which it waits for others.
+//!
+//! [`Lender::is_exchanging`]: crate::daemon::devices::lending::Lender::is_exchanging
 
 use std::collections::BTreeMap;
 
@@ -29,6 +32,8 @@ pub(super) struct Overstays(BTreeMap<u32, Overstay>);
 struct Overstay {
     /// When it was asked for the device.
     asked_ns: u64,
+    /// Since when it could have given it back: its memory was about to come before.
+    since_ns: u64,
     /// How long its worker had waited for a processor when it was first looked at, in ns.
     waited_before_ns: Option<u64>,
     /// The core gives it up.
@@ -37,7 +42,7 @@ struct Overstay {
 
 impl Overstay {
     const fn new(asked_ns: u64, waited_before_ns: Option<u64>) -> Self {
-        Self { asked_ns, waited_before_ns, is_given_up: false }
+        Self { asked_ns, since_ns: asked_ns, waited_before_ns, is_given_up: false }
     }
 
     /// When it is to end that may stay for `overdue_ns` and has waited for a processor for
@@ -49,7 +54,7 @@ impl Overstay {
             (None, _) | (_, None) => 0,
         };
         let more_ns = waited_ns.min(overdue_ns.saturating_mul(WAITED_TIMES_MAX));
-        self.asked_ns.saturating_add(overdue_ns).saturating_add(more_ns)
+        self.since_ns.saturating_add(overdue_ns).saturating_add(more_ns)
     }
 }
 
@@ -82,6 +87,12 @@ impl Driver {
         });
         let late: Vec<(u32, Overstay)> = late.collect();
         self.overstays.0.extend(late);
+        for (session, stay) in &mut self.overstays.0 {
+            let entry = self.turns.session(SessionKey(*session));
+            if entry.is_some_and(|entry| self.memory.is_exchanging(entry.device, *session)) {
+                stay.since_ns = now_ns;
+            }
+        }
         let is_over = |(session, stay): (&u32, &Overstay)| {
             let overdue_ns = self.terms_of(SessionKey(*session))?.overdue_ns;
             let waited_ns = self.sessions.get(session)?.worker.waited_ns();
@@ -109,6 +120,13 @@ mod tests {
         assert_eq!(stay.ends_ns(OVERDUE_NS, waited_ns), 14_000_000_000 + OVERDUE_NS);
         // However it manages to wait for longer.
         assert_eq!(stay.ends_ns(OVERDUE_NS, Some(u64::MAX)), 5_000_000_000 + 4 * OVERDUE_NS);
+    }
+
+    #[test]
+    fn what_its_memory_takes_to_come_does_not_count_against_it() {
+        let mut stay = Overstay::new(5_000_000_000, None);
+        stay.since_ns = 60_000_000_000;
+        assert_eq!(stay.ends_ns(OVERDUE_NS, None), 60_000_000_000 + OVERDUE_NS);
     }
 
     #[test]
