@@ -305,6 +305,8 @@ impl CudaDevice {
         let missing_bytes = bytes.max(CHUNK_BYTES);
         let mut loaded = Module::load(&self.driver, id, symbols.clone());
         if is_full(&loaded) && self.save_some(missing_bytes).is_ok_and(|saved| saved > 0) {
+            // What it saved was told without what is to come.
+            self.have_room_for_module(bytes, 0)?;
             loaded = Module::load(&self.driver, id, symbols.clone());
         }
         if is_full(&loaded) {

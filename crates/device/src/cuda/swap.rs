@@ -17,8 +17,10 @@ use super::timeline::monotonic_ns;
 use super::{Chunk, CudaDevice};
 use crate::{DeviceError, PAGE, PartUse, Room, RoomWanted, SwapError, SwapStep, Swapping};
 
-/// What a module needs waits so long for what is in flight, in ns.
+/// What a module needs waits so long for what is in flight, in ns, and so long for somebody else who
+/// compiles.
 const LOAD_WAITS_NS: u64 = 2_000_000_000;
+const LOAD_WAITS_FOR_OTHERS_NS: u64 = 60_000_000_000;
 const LOOK: Duration = Duration::from_micros(100);
 
 /// What is done with a piece: where it is then, if that is elsewhere.
@@ -162,7 +164,11 @@ impl CudaDevice {
         bytes: u64,
         missing_bytes: u64,
     ) -> Result<(), DeviceError> {
-        let deadline_ns = monotonic_ns().saturating_add(LOAD_WAITS_NS);
+        let limit_ns = match self.in_flight.is_empty() {
+            true => LOAD_WAITS_FOR_OTHERS_NS,
+            false => LOAD_WAITS_NS,
+        };
+        let deadline_ns = monotonic_ns().saturating_add(limit_ns);
         loop {
             match self.have_room(|_| bytes, missing_bytes, true) {
                 Err(DeviceError::QueueFull) if monotonic_ns() < deadline_ns => {

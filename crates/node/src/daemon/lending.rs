@@ -66,11 +66,14 @@ impl Daemon {
             (Ask::Room { bytes, fixed_bytes, missing_bytes, stands, loads }, Some(lender)) => {
                 // No more than was paid for.
                 let [total, fixed] = [bytes, fixed_bytes].map(|bytes| bytes.min(held));
+                let fixed = if loads { fixed } else { lender.fixed_of(session.key, fixed) };
+                let wish = Wish { total, fixed, missing: missing_bytes, gives: loads };
+                if loads && let Some(answer) = self.pause_for_module(session, &lender, &wish) {
+                    return answer;
+                }
                 if loads && !self.may_fix(session, &lender, (fixed, quota)) {
                     return Reply::Exhausted;
                 }
-                let fixed = if loads { fixed } else { lender.fixed_of(session.key, fixed) };
-                let wish = Wish { total, fixed, missing: missing_bytes, gives: loads };
                 self.find_room(session, &lender, wish, stands)
             }
             // On a device that lends no more than it has, what was paid for has room, or nobody
@@ -99,14 +102,25 @@ impl Daemon {
             && lender.may_fix(session.key, session.vgpu, fixed, quota)
     }
 
-    fn find_room(&self, session: &Session, lender: &Lender, wish: Wish, stands: bool) -> Reply {
-        let key = session.key;
+    /// Loads of modules are no turns, so nobody pays for what they have others save: a vGPU does
+    /// that for a part of the time. Who waits for that can save what it owes.
+    fn pause_for_module(&self, session: &Session, lender: &Lender, wish: &Wish) -> Option<Reply> {
         let waiting = Waiting { daemon: self, session };
-        // Loads of modules are no turns, so nobody pays for what they have others save.
-        while wish.gives && !lender.may_displace(session.vgpu) && !waiting.is_over() {
+        while let Some(debt) = lender.must_pause((session.key, session.vgpu), wish) {
+            if let Some(bytes) = debt {
+                return Some(Reply::Save { bytes });
+            }
+            if waiting.is_over() {
+                return Some(Reply::Exhausted);
+            }
             std::thread::sleep(LOOK);
         }
-        let expected_ns = lender.ask((key, session.vgpu), wish, stands);
+        None
+    }
+
+    fn find_room(&self, session: &Session, lender: &Lender, wish: Wish, stands: bool) -> Reply {
+        let key = session.key;
+        let expected_ns = lender.ask(key, wish, stands);
         if let Some(switch_ns) = expected_ns.filter(|ns| *ns >= SWITCH_MIN_NS)
             && stands
             && !wish.gives
@@ -114,7 +128,8 @@ impl Daemon {
             // Before it, since it takes longer than a turn: what others save, and what it brings.
             self.driver.send(Order::Switched { session: key, switch_ns, ahead_ns: 0 });
         }
-        match lender.wait(clock::now_ns, key, (stands, !wish.gives), &waiting) {
+        let waiting = Waiting { daemon: self, session };
+        match lender.wait(clock::now_ns, key, stands, &waiting) {
             Room::Granted => Reply::Done,
             Room::Save { bytes } => Reply::Save { bytes },
             Room::Waits => Reply::Later,
@@ -134,8 +149,20 @@ impl Daemon {
             return Reply::Done;
         }
         let lacking = memory.used_bytes_total().saturating_sub(lender.capacity());
-        let saves = lender.begin_load(session.key, bytes, lacking);
+        let who = (session.key, session.vgpu);
+        let saves = lender.begin_load(who, bytes, (memory.session_bytes(session.key), lacking));
         saves.map_or(Reply::Done, |bytes| Reply::Save { bytes })
+    }
+
+    /// A session waits to compile a module, and can save meanwhile, or compiles it.
+    pub(crate) fn note_compiling(&self, session: &Session, compiles: bool) {
+        let device = self.device_of(session.key);
+        let tables = self.tables();
+        let Some(lender) = tables.memory(device).lender() else { return };
+        match compiles {
+            true => lender.resume_load(session.key, session.vgpu),
+            false => lender.pause_load(session.key),
+        }
     }
 
     /// What a session that stands still is to save of its memory on the device, if anything.

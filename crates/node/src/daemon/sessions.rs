@@ -509,10 +509,7 @@ impl Daemon {
                     Reply::Done
                 })
             }
-            Ask::Load { bytes } => {
-                self.begin_load(session, bytes);
-                Ok(Reply::Done)
-            }
+            Ask::Load { bytes } => Ok(self.begin_load(session, bytes)),
             Ask::Loaded { took_ns } => {
                 self.end_load(session, took_ns);
                 Ok(Reply::Done)

@@ -79,6 +79,9 @@ pub(crate) enum Ended {
     /// The device runs something that cannot be ended while this process lives.
     #[error("a kernel runs into its time limit and cannot be stopped alone")]
     Stuck,
+    /// The device is lost, and others need what is left of its memory.
+    #[error("the device is lost, and others need its memory")]
+    Lost,
     /// A command was no command.
     #[error("the tenant sent no command: {0}")]
     Command(#[from] weft_wire::codec::DecodeError),
@@ -204,7 +207,7 @@ impl<D: Device> EventLoop<D> {
     /// One look at everything.
     fn turn(&mut self) -> Result<(), Ended> {
         if self.may_pause() {
-            self.pause();
+            self.pause()?;
         }
         self.grace.look(self.gate.grant(), self.link.exchanged_ns());
         self.take_commands()?;
@@ -354,14 +357,14 @@ impl<D: Device> EventLoop<D> {
             self.give_way();
         }
         let bytes = images.iter().fold(0_u64, |sum, image| sum.saturating_add(image.bytes));
-        let has_room = self.may_load(bytes);
+        let has_room = self.ask_saving(&Ask::Images { bytes }) == Some(Reply::Done);
         self.session.set_module_room(has_room);
         // What has no room is refused and compiles nothing.
         let is_bounded = self.compiles == CompilingConfig::Bounded;
         let compiles_now = has_room && !self.gate.is_holder();
         (compiles_now && is_bounded).then(|| {
             // A daemon that does not answer has died: then nobody compiles in its order.
-            let _ = self.link.ask(&Ask::Load { bytes: Some(bytes) });
+            let _ = self.ask_saving(&Ask::Load { bytes: Some(bytes) });
             thread_cpu_ns()
         })
     }

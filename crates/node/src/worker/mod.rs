@@ -71,7 +71,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     })?;
     match ended {
         Ended::Over => tracing::debug!(session, "worker ends"),
-        Ended::Stuck => {
+        Ended::Stuck | Ended::Lost => {
             tracing::warn!(session, %ended, "worker ends");
             // A driver's own clean-up at exit may wait for the kernel that never ends.
             std::process::abort();

@@ -4,12 +4,12 @@
 use std::os::fd::OwnedFd;
 
 use anyhow::{Context, bail};
-use weft_device::{Destination, Device, DevicePage, FrameRun, MovedRun};
+use weft_device::{Destination, Device, DeviceError, DevicePage, FrameRun, MovedRun, SwapError};
 use weft_gate::ControlPage;
 use weft_ring::{Access, MemoryFile};
 use weft_turn::Abandoned;
 
-use super::event_loop::EventLoop;
+use super::event_loop::{Ended, EventLoop};
 use super::link::Handover;
 use super::map;
 use crate::link::{Ask, Descriptors, DeviceSpec, Passed, Reply};
@@ -19,6 +19,9 @@ const MEMORY: &[Passed] = &[Passed::DevicePage, Passed::Frames, Passed::Table, P
 
 /// What has no room on the device is tried again after this time.
 const LATER_NS: u64 = 5_000_000;
+
+/// So often a session saves memory of the device before the answer to one question.
+const SAVES_MAX: usize = 64;
 
 /// Whether the session is asked to go, and what changes when it does.
 #[derive(Debug)]
@@ -60,20 +63,25 @@ impl<D: Device> EventLoop<D> {
     }
 
     /// Stands still until the daemon says how it goes on. Nothing flies.
-    pub(super) fn pause(&mut self) {
+    ///
+    /// # Errors
+    /// [`Ended::Lost`].
+    pub(super) fn pause(&mut self) -> Result<(), Ended> {
         self.moving.answered = self.gate.page().pause_asked();
         let works = self.has_work();
         self.give_way();
         let (reply, fds) = loop {
             // What is over has been noticed by the caller.
-            let Ok((reply, fds)) = self.link.ask_for_files(&Ask::Paused { works }) else { return };
+            let Ok((reply, fds)) = self.link.ask_for_files(&Ask::Paused { works }) else {
+                return Ok(());
+            };
             let Reply::Save { bytes } = reply else { break (reply, fds) };
-            if !self.save(bytes) {
+            if self.save(bytes)? == 0 {
                 // It goes on; whoever waits for its memory has it ended in time.
-                return;
+                return Ok(());
             }
         };
-        let Reply::Move { device, frames, passed } = reply else { return };
+        let Reply::Move { device, frames, passed } = reply else { return Ok(()) };
         let copied = self.copy_to(&device, frames, &passed, fds);
         let failure = copied.as_ref().err().map(|error| format!("{error:#}"));
         let goes = self.link.ask(&Ask::Copied { failure }) == Ok(Reply::Switch);
@@ -83,6 +91,7 @@ impl<D: Device> EventLoop<D> {
             // A daemon that does not answer has died; the next one is told the same.
             let _ = self.link.ask(&Ask::Moved { device });
         }
+        Ok(())
     }
 
     /// The session's memory has no room on the device yet: the turn is for others.
@@ -91,25 +100,32 @@ impl<D: Device> EventLoop<D> {
         self.room_at_ns = Some(self.session.device().now_ns() + LATER_NS);
     }
 
-    /// Whether images of so many bytes may be loaded. Others would wait for their memory until they
-    /// are compiled, so they may have to have it before.
-    pub(super) fn may_load(&mut self, bytes: u64) -> bool {
-        loop {
-            match self.link.ask(&Ask::Images { bytes }) {
-                Ok(Reply::Save { bytes }) if self.save(bytes) => {}
-                answer => return matches!(answer, Ok(Reply::Done | Reply::Save { .. })),
-            }
+    /// Asks something that the daemon may want memory of the device for before; nothing if the
+    /// session is over.
+    pub(super) fn ask_saving(&mut self, ask: &Ask) -> Option<Reply> {
+        for _ in 0..SAVES_MAX {
+            let reply = self.link.ask(ask).ok()?;
+            let Reply::Save { bytes } = reply else { return Some(reply) };
+            // What it cannot give now, it is asked for again when it stands still.
+            self.save(bytes).ok()?;
         }
+        None
     }
 
-    /// Gives so much of the device's memory to others, or all; whether it could.
-    pub(super) fn save(&mut self, bytes: u64) -> bool {
-        let Some(swapping) = self.session.device_mut().swapping() else { return false };
-        let saved = swapping.save_some(bytes);
-        if let Err(error) = &saved {
-            tracing::error!(%error, bytes, "memory is not given back");
+    /// Gives so much of the device's memory to others, or all; the bytes that were given.
+    fn save(&mut self, bytes: u64) -> Result<u64, Ended> {
+        let Some(swapping) = self.session.device_mut().swapping() else { return Ok(0) };
+        match swapping.save_some(bytes) {
+            Ok(saved) => Ok(saved),
+            Err(SwapError { error: DeviceError::Lost(reason), .. }) => {
+                tracing::error!(reason, "a lost device gives its memory back with its worker");
+                Err(Ended::Lost)
+            }
+            Err(error) => {
+                tracing::error!(%error, bytes, "memory is not given back");
+                Ok(0)
+            }
         }
-        saved.is_ok()
     }
 
     /// Copies the session's memory; what the next daemon needs of the other device.

@@ -172,9 +172,27 @@ impl Lending {
         }
     }
 
-    /// Whether the first that waits does so for one that loads a module.
-    pub fn waits_for_loader(&self) -> bool {
-        self.members.values().any(|member| member.owes > 0 && member.loads)
+    /// Whether a session that has asked waits for one that loads a module: what the others could
+    /// save is not enough.
+    pub fn waits_for_loader(&self, session: u32) -> bool {
+        let lacks = self.lacks(session);
+        lacks > 0 && lacks > self.movable_of_others(session)
+    }
+
+    /// Bytes that others can save that load no module.
+    fn movable_of_others(&self, session: u32) -> u64 {
+        let can = |(other, member): &(&u32, &Member)| **other != session && !member.loads;
+        self.members.iter().filter(can).map(|(_, member)| member.movable()).sum()
+    }
+
+    /// Bytes that others have beyond what they may if a session had what it wishes.
+    pub fn would_lack(&self, session: u32, wish: &Wish) -> u64 {
+        self.beside(session).0.saturating_sub(self.capacity.saturating_sub(wish.total))
+    }
+
+    /// Whose a session is.
+    pub fn vgpu(&self, session: u32) -> Option<VgpuKey> {
+        self.members.get(&session).map(|member| member.vgpu)
     }
 
     /// Bytes that a session cannot save.
@@ -187,15 +205,22 @@ impl Lending {
         self.members.get(&session).map_or(0, Member::movable)
     }
 
-    /// Bytes that all sessions cannot save, but for one of them.
+    /// Bytes that all sessions cannot save or have asked for so, but for one of them.
     pub fn all_fixed_beside(&self, session: u32) -> u64 {
-        self.beside(session).1
+        let others = self.members.iter().filter(|(other, _)| **other != session);
+        others.map(|(other, member)| self.promised(*other, member)).sum()
     }
 
-    /// Bytes that sessions of a vGPU cannot save, but for one of them.
+    /// The same of the sessions of a vGPU.
     pub fn fixed_beside(&self, vgpu: VgpuKey, session: u32) -> u64 {
         let of_it = |(other, member): &(&u32, &Member)| member.vgpu == vgpu && **other != session;
-        self.members.iter().filter(of_it).map(|(_, member)| member.fixed).sum()
+        let others = self.members.iter().filter(of_it);
+        others.map(|(other, member)| self.promised(*other, member)).sum()
+    }
+
+    fn promised(&self, session: u32, member: &Member) -> u64 {
+        let asked = self.place(session).and_then(|place| self.queue.get(place));
+        asked.map_or(member.fixed, |asked| member.fixed.max(asked.fixed))
     }
 
     /// What becomes of a session that has asked. `stands`: nothing of it is in flight, so that it
@@ -224,8 +249,8 @@ impl Lending {
                 self.leave(place);
                 return Room::Save { bytes };
             }
-            // One that cannot wait for it has nobody save.
-            if stands {
+            // One that cannot wait for it has nobody save; nor is a part of it of any use.
+            if stands && !self.waits_for_loader(session) {
                 self.demand(now_ns, asked);
             }
             return Room::Waits;

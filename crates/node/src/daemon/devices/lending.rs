@@ -28,8 +28,10 @@ const LONG_LOAD: Duration = Duration::from_secs(1);
 /// So have images of so many bytes.
 const LONG_IMAGES: u64 = 1 << 20;
 
-/// What loading modules moves of others' memory takes one part in so many of the time at most.
+/// What a vGPU's loads of modules have others save takes one part in so many of the time at most,
+/// and the next one that has others save waits for so long at most.
 const LOADS_PART: u32 = 16;
+const LOADS_PAUSE: Duration = Duration::from_secs(10);
 
 /// A session brings its memory within this time, and a second for each GB, or nobody waits for it.
 const BRING_LIMIT: Duration = Duration::from_secs(60);
@@ -62,9 +64,11 @@ struct State {
     next: u64,
     /// Sessions whose memory is about to come, which have their turns meanwhile.
     exchanges: BTreeMap<u32, Exchange>,
-    /// Since when sessions load modules, and those whose loads take long.
-    loading: BTreeMap<u32, Instant>,
+    /// Since when sessions load modules, with their vGPUs, and the vGPUs whose loads take long.
+    loading: BTreeMap<u32, (Instant, u32)>,
     slow: BTreeSet<u32>,
+    /// Since when sessions wait for what others have to save for their modules.
+    displacing: BTreeMap<u32, Instant>,
     /// Sessions of an earlier daemon that have not said yet what of theirs stays on the device.
     unheard: BTreeSet<u32>,
     /// When each vGPU's loads may have others save again.
@@ -129,6 +133,7 @@ impl Lender {
             exchanges: BTreeMap::new(),
             loading: BTreeMap::new(),
             slow: BTreeSet::new(),
+            displacing: BTreeMap::new(),
             unheard: BTreeSet::new(),
             loads_again: BTreeMap::new(),
             ps: FIRST_PS,
@@ -160,8 +165,9 @@ impl Lender {
         state.due.remove(&session);
         state.exchanges.remove(&session);
         state.loading.remove(&session);
-        state.slow.remove(&session);
+        state.displacing.remove(&session);
         state.unheard.remove(&session);
+        state.settle();
         drop(state);
         self.changed.notify_all();
     }
@@ -171,34 +177,62 @@ impl Lender {
         let mut state = self.lock();
         let shrinks = bytes < state.lending.held(session);
         state.lending.holds(session, bytes, fixed);
-        // Who owes still is told so again, and has time for that.
-        if shrinks {
-            state.due.remove(&session);
+        // Who owes still is told so again, and has as long for the next part.
+        if shrinks && let Some(due) = state.due.remove(&session) {
+            let until = if due.stood { Instant::now() + SAVE_LIMIT } else { due.until };
+            state.next += 1;
+            let number = state.next;
+            state.due.insert(session, Due { number, until, ..due });
         }
-        // What came of what it asked for is another question.
-        state.exchanges.remove(&session);
-        state.end_load(session);
+        state.settle();
         drop(state);
         self.changed.notify_all();
     }
 
     /// A session is about to load a module of so many bytes. What it is to save before: as long as
-    /// it compiles it cannot save what others need.
-    pub(crate) fn begin_load(&self, session: u32, bytes: u64, lacking: u64) -> Option<u64> {
+    /// it compiles it cannot save what others need. `own` is all that it has, and `lacking` what the
+    /// device lacks for all.
+    pub(crate) fn begin_load(
+        &self,
+        (session, vgpu): (u32, u32),
+        bytes: u64,
+        (own, lacking): (u64, u64),
+    ) -> Option<u64> {
         let mut state = self.lock();
-        let is_long = bytes >= LONG_IMAGES || state.slow.contains(&session);
-        let save = lacking.min(state.lending.movable(session));
+        let is_long = bytes >= LONG_IMAGES || state.slow.contains(&vgpu);
+        let absent = own.saturating_sub(state.lending.held(session));
+        let save = lacking.saturating_sub(absent).min(state.lending.movable(session));
         if is_long && save > 0 {
             return Some(save);
         }
         state.lending.set_loads(session, true);
-        state.loading.insert(session, Instant::now());
+        state.loading.insert(session, (Instant::now(), vgpu));
         None
+    }
+
+    /// A session that loads a module waits for its turn to compile it: meanwhile it can save.
+    pub(crate) fn pause_load(&self, session: u32) {
+        self.lock().lending.set_loads(session, false);
+    }
+
+    /// It compiles it now.
+    pub(crate) fn resume_load(&self, session: u32, vgpu: u32) {
+        let mut state = self.lock();
+        state.lending.set_loads(session, true);
+        state.loading.insert(session, (Instant::now(), vgpu));
     }
 
     /// A session does not load a module any more.
     pub(crate) fn end_load(&self, session: u32) {
-        self.lock().end_load(session);
+        let mut state = self.lock();
+        state.lending.set_loads(session, false);
+        if let Some((since, vgpu)) = state.loading.remove(&session)
+            && since.elapsed() > LONG_LOAD
+        {
+            state.slow.insert(vgpu);
+        }
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// A session of an earlier daemon may load one: it has no time to keep to before it says
@@ -213,10 +247,13 @@ impl Lender {
     /// Whether the session's memory is about to come, so that its turn is not used yet.
     pub(crate) fn is_exchanging(&self, session: u32) -> bool {
         let state = self.lock();
-        state.exchanges.get(&session).is_some_and(|exchange| {
+        let saves = |due: &Due| due.stood && Instant::now() < due.until;
+        let comes = |exchange: &Exchange| {
             let limit = BRING_LIMIT + Duration::from_nanos(exchange.bytes);
             exchange.granted.is_none_or(|granted| granted.elapsed() < limit)
-        })
+        };
+        state.due.get(&session).is_some_and(saves)
+            || state.exchanges.get(&session).is_some_and(comes)
     }
 
     /// Bytes that other sessions cannot save.
@@ -224,12 +261,16 @@ impl Lender {
         self.lock().lending.all_fixed_beside(session)
     }
 
-    /// What a session can say of itself stays on the device: no more than it was allowed. A session of an
-    /// earlier daemon was allowed what that knew, once.
+    /// What a session can say of itself stays on the device: no more than it was allowed. A session of
+    /// an earlier daemon was allowed what that knew.
     pub(crate) fn fixed_of(&self, session: u32, said: u64) -> u64 {
         let mut state = self.lock();
-        let is_unheard = state.unheard.remove(&session);
-        if is_unheard { said } else { said.min(state.lending.fixed(session)) }
+        if state.unheard.remove(&session) {
+            state.lending.set_loads(session, false);
+            let held = state.lending.held(session);
+            state.lending.holds(session, held, said);
+        }
+        said.min(state.lending.fixed(session))
     }
 
     /// Whether a session of a vGPU with this quota may have so much on the device that stays there:
@@ -247,50 +288,59 @@ impl Lender {
     /// What a session that stands still has to save, if anything: it has its time from now on.
     pub(crate) fn debt(&self, session: u32) -> Option<u64> {
         let mut state = self.lock();
-        state.end_load(session);
         let bytes = Some(state.lending.owes(session)).filter(|bytes| *bytes > 0)?;
         state.extend(session);
         Some(bytes)
     }
 
-    /// Whether loads of a vGPU may have others save now.
-    pub(crate) fn may_displace(&self, vgpu: u32) -> bool {
-        self.lock().loads_again.get(&vgpu).is_none_or(|again| Instant::now() >= *again)
+    /// Whether a session's wish for a module has to wait, since its vGPU's modules had others save of
+    /// late and this one would too; what it is to save meanwhile, if anything.
+    pub(crate) fn must_pause(
+        &self,
+        (session, vgpu): (u32, u32),
+        wish: &Wish,
+    ) -> Option<Option<u64>> {
+        let state = self.lock();
+        let displaces = state.lending.would_lack(session, wish) > state.lending.movable(session);
+        let is_early = state.loads_again.get(&vgpu).is_some_and(|again| Instant::now() < *again);
+        if !displaces || !is_early {
+            return None;
+        }
+        drop(state);
+        Some(self.debt(session))
     }
 
     /// A session asks for room: how long the exchange is expected to take, in ns; nothing if there
-    /// is none, or it has to save first.
-    pub(crate) fn ask(&self, (session, vgpu): (u32, u32), wish: Wish, stands: bool) -> Option<u64> {
+    /// is none, or it has to save first, or waits for a compiler.
+    pub(crate) fn ask(&self, session: u32, wish: Wish, stands: bool) -> Option<u64> {
         let mut state = self.lock();
-        state.end_load(session);
         state.lending.ask(session, wish);
         let bytes = state.lending.to_move(session);
         let expected_ns = bytes.saturating_mul(state.ps) / 1_000;
-        if !state.lending.may_have(session) {
-            // It is told in a moment.
-            return None;
-        }
         if wish.gives {
             if stands && state.lending.lacks(session) > state.lending.movable(session) {
-                let pause = Duration::from_nanos(expected_ns) * LOADS_PART;
-                state.loads_again.insert(vgpu, Instant::now() + pause);
+                state.displacing.entry(session).or_insert_with(Instant::now);
             }
         } else if stands {
             let fresh = Exchange { since: Instant::now(), granted: None, bytes: 0 };
             let exchange = state.exchanges.entry(session).or_insert(fresh);
+            if exchange.granted.is_some() {
+                *exchange = fresh;
+            }
             exchange.bytes = exchange.bytes.max(bytes);
         }
-        Some(expected_ns)
+        let will_have = state.lending.may_have(session) && !state.lending.waits_for_loader(session);
+        will_have.then_some(expected_ns)
     }
 
     /// Waits until a session that has asked has its room, or is to save itself, or there is none.
     /// One of which something is in flight waits for nobody ([`Room::Waits`]), nor does one for long
-    /// that has the turn and waits for a compiler.
+    /// that waits for a compiler.
     pub(crate) fn wait(
         &self,
         now_ns: impl Fn() -> u64,
         session: u32,
-        (stands, has_turn): (bool, bool),
+        stands: bool,
         pressure: &impl Pressure,
     ) -> Room {
         let began = Instant::now();
@@ -298,11 +348,12 @@ impl Lender {
         loop {
             let room = state.lending.look(now_ns(), session, stands);
             let waits_in_vain =
-                has_turn && state.lending.waits_for_loader() && began.elapsed() >= LOADER_LIMIT;
+                state.lending.waits_for_loader(session) && began.elapsed() >= LOADER_LIMIT;
             if room != Room::Waits || pressure.is_over() || !stands || waits_in_vain {
                 // It asks anew when it stands.
                 state.lending.cancel(session);
                 state.answer(session, room);
+                state.settle();
                 drop(state);
                 self.changed.notify_all();
                 return room;
@@ -379,12 +430,10 @@ impl State {
         }
     }
 
-    fn end_load(&mut self, session: u32) {
-        self.lending.set_loads(session, false);
-        let since = self.loading.remove(&session);
-        if since.is_some_and(|since| since.elapsed() > LONG_LOAD) {
-            self.slow.insert(session);
-        }
+    /// Who owes nothing any more is not late with it.
+    fn settle(&mut self) {
+        let Self { due, lending, .. } = self;
+        due.retain(|session, _| lending.owes(*session) > 0);
     }
 
     /// A session that asked has its answer.
@@ -393,6 +442,12 @@ impl State {
             Room::Granted => {
                 if let Some(exchange) = self.exchanges.get_mut(&session) {
                     exchange.granted.get_or_insert_with(Instant::now);
+                }
+                if let Some(since) = self.displacing.remove(&session) {
+                    let pause = since.elapsed().saturating_mul(LOADS_PART).min(LOADS_PAUSE);
+                    if let Some(vgpu) = self.lending.vgpu(session) {
+                        self.loads_again.insert(vgpu.0, Instant::now() + pause);
+                    }
                 }
             }
             Room::Save { .. } => self.extend(session),
@@ -404,8 +459,8 @@ impl State {
 
     /// Has those stand still that owe; who has had its time.
     fn press(&mut self, pressure: &impl Pressure, pause_limit: Duration) -> Vec<u32> {
+        self.settle();
         let (now, debtors) = (Instant::now(), self.lending.debtors());
-        self.due.retain(|session, _| debtors.contains(session));
         let mut late = Vec::new();
         for debtor in debtors {
             let due = self.told(debtor, now + pause_limit);
@@ -459,7 +514,7 @@ mod tests {
     }
 
     fn asked(lender: &Lender, session: u32, total: u64, stands: bool) -> Option<u64> {
-        lender.ask((session, session), wish(total), stands)
+        lender.ask(session, wish(total), stands)
     }
 
     fn lender(pause_limit: Duration) -> Lender {
@@ -474,7 +529,7 @@ mod tests {
         let (lender, seen) = (lender(Duration::from_secs(600)), Seen::default());
         assert_eq!(asked(&lender, 2, 50, true), Some((50 + 30) * FIRST_PS / 1_000));
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| lender.wait(|| NOW_NS, 2, (true, true), &seen));
+            let waits = scope.spawn(|| lender.wait(|| NOW_NS, 2, true, &seen));
             while seen.paused.lock().unwrap().is_empty() {
                 std::thread::yield_now();
             }
@@ -498,7 +553,7 @@ mod tests {
         let (lender, seen) = (lender(Duration::ZERO), Seen::default());
         asked(&lender, 2, 50, true);
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| lender.wait(|| NOW_NS, 2, (true, true), &seen));
+            let waits = scope.spawn(|| lender.wait(|| NOW_NS, 2, true, &seen));
             while seen.ended.lock().unwrap().is_empty() {
                 std::thread::yield_now();
             }
@@ -522,28 +577,58 @@ mod tests {
     fn who_cannot_wait_is_told_so_and_asks_anew() {
         let (lender, seen) = (lender(Duration::from_secs(600)), Seen::default());
         assert!(asked(&lender, 2, 50, false).is_some());
-        assert_eq!(lender.wait(|| NOW_NS, 2, (false, true), &seen), Room::Waits);
+        assert_eq!(lender.wait(|| NOW_NS, 2, false, &seen), Room::Waits);
         assert_eq!(lender.debt(1), None, "nobody waits for it");
         asked(&lender, 2, 20, false);
-        assert_eq!(lender.wait(|| NOW_NS, 2, (false, true), &seen), Room::Granted);
+        assert_eq!(lender.wait(|| NOW_NS, 2, false, &seen), Room::Granted);
         assert_eq!(asked(&lender, 2, CAPACITY + 1, true), None);
-        assert_eq!(lender.wait(|| NOW_NS, 2, (true, true), &seen), Room::Refused);
+        assert_eq!(lender.wait(|| NOW_NS, 2, true, &seen), Room::Refused);
         seen.over.store(true, Ordering::SeqCst);
         asked(&lender, 2, 90, true);
-        assert_eq!(lender.wait(|| NOW_NS, 2, (true, true), &seen), Room::Waits, "it is gone");
+        assert_eq!(lender.wait(|| NOW_NS, 2, true, &seen), Room::Waits, "it is gone");
     }
 
     #[test]
     fn who_loads_a_module_is_not_ended_and_not_waited_for() {
         let (lender, seen) = (lender(Duration::ZERO), Seen::default());
-        assert_eq!(lender.begin_load(1, 100, 70), None);
-        asked(&lender, 2, 50, true);
-        assert_eq!(lender.wait(|| NOW_NS, 2, (true, true), &seen), Room::Waits);
+        assert_eq!(lender.begin_load((1, 1), 100, (80, 70)), None);
+        assert_eq!(asked(&lender, 2, 50, true), None, "it comes later");
+        assert_eq!(lender.wait(|| NOW_NS, 2, true, &seen), Room::Waits);
         assert!(seen.ended.lock().unwrap().is_empty());
         lender.end_load(1);
         // One whose images are large gives first what others lack.
-        assert_eq!(lender.begin_load(1, LONG_IMAGES, 70), Some(70));
-        assert_eq!(lender.begin_load(1, LONG_IMAGES, 0), None);
+        assert_eq!(lender.begin_load((1, 1), LONG_IMAGES, (80, 70)), Some(70));
+        lender.holds(1, 10, 0);
+        assert_eq!(lender.begin_load((1, 1), LONG_IMAGES, (80, 70)), None, "it has");
+        // Who waits to compile can save.
+        lender.holds(1, 80, 0);
+        lender.pause_load(1);
+        asked(&lender, 2, 50, true);
+        assert_eq!(lender.lock().lending.look(NOW_NS, 2, true), Room::Waits);
+        assert_eq!(lender.debt(1), Some(30));
+        lender.resume_load(1, 1);
+        lender.lock().loading.insert(1, (Instant::now() - 2 * LONG_LOAD, 1));
+        lender.end_load(1);
+        assert!(lender.lock().slow.contains(&1));
+    }
+
+    /// Somebody has it asked and is gone before it stands; whoever asks later gives it its time.
+    #[test]
+    fn what_nobody_waits_for_any_more_is_no_debt() {
+        let (lender, seen) = (lender(Duration::from_secs(600)), Seen::default());
+        let press = |limit| {
+            asked(&lender, 2, 50, true);
+            lender.lock().lending.look(NOW_NS, 2, true);
+            let late = lender.lock().press(&seen, limit);
+            (late, lender.lock().due[&1])
+        };
+        let (late, first) = press(Duration::ZERO);
+        assert_eq!(late, [1]);
+        seen.over.store(true, Ordering::SeqCst);
+        assert_eq!(lender.wait(|| NOW_NS, 2, true, &seen), Room::Waits);
+        assert!(lender.lock().due.is_empty());
+        let (late, second) = press(Duration::from_secs(600));
+        assert!(late.is_empty() && second.number != first.number, "{first:?} {second:?}");
     }
 
     /// It says that it stands again and again, and saves nothing: its time is over all the same.
@@ -554,14 +639,16 @@ mod tests {
         assert!(lender.lock().press(&seen, Duration::from_secs(600)).is_empty());
         lender.lock().lending.look(NOW_NS, 2, true);
         lender.lock().press(&seen, Duration::from_secs(600));
-        let until = || lender.lock().due[&1].until;
+        let due = || lender.lock().due[&1];
         assert_eq!(lender.debt(1), Some(30));
-        let first = until();
+        let first = due();
         assert_eq!(lender.debt(1), Some(30));
         lender.holds(1, 80, 0);
-        assert_eq!(until(), first);
+        assert_eq!((due().until, due().number), (first.until, first.number));
         lender.holds(1, 70, 0);
-        assert!(!lender.lock().due.contains_key(&1), "it gets on");
+        assert!(due().until > first.until && due().number != first.number, "it gets on");
+        lender.holds(1, 50, 0);
+        assert!(lender.lock().due.is_empty());
     }
 
     #[test]
@@ -570,9 +657,20 @@ mod tests {
         lender.begin(NOW_NS, 1, 1, 1 << 40);
         lender.begin(NOW_NS, 2, 2, 0);
         let load = Wish { total: 1 << 38, fixed: 1 << 38, missing: 0, gives: true };
-        assert!(lender.may_displace(2));
-        lender.ask((2, 2), load, true);
-        assert!(!lender.may_displace(2) && lender.may_displace(1));
+        let must_pause = |vgpu| lender.must_pause((2, vgpu), &load).is_some();
+        assert!(!must_pause(2));
+        lender.ask(2, load, true);
+        assert_eq!(lender.lock().lending.look(NOW_NS, 2, true), Room::Waits);
+        std::thread::sleep(Duration::from_millis(1));
+        lender.holds(1, (1 << 40) - (1 << 38), 0);
+        assert_eq!(lender.wait(|| NOW_NS, 2, true, &Seen::default()), Room::Granted);
+        // It had others save for a millisecond.
+        let again = lender.lock().loads_again[&2];
+        assert!(again > Instant::now() && !must_pause(3));
+        assert!(!must_pause(2), "it has its room");
+        lender.holds(2, 0, 0);
+        lender.holds(1, 1 << 40, 0);
+        assert!(must_pause(2) && !must_pause(3));
     }
 
     #[test]
@@ -581,7 +679,6 @@ mod tests {
         assert_eq!(lender.fixed_of(1, 30), 0, "it was allowed nothing");
         lender.adopt(1, 80);
         assert_eq!(lender.fixed_of(1, 30), 30);
-        lender.holds(1, 80, 30);
-        assert_eq!(lender.fixed_of(1, 50), 30);
+        assert_eq!(lender.fixed_of(1, 50), 30, "once");
     }
 }

@@ -1,5 +1,6 @@
 //! Modules that sessions compile: who pays for it, and what part of the allowances is its.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use weft_ring::peer;
@@ -8,19 +9,31 @@ use super::Session;
 use crate::config::ShareConfig;
 use crate::daemon::compiling::{ALLOWANCE_NS, Compiler, Priority};
 use crate::daemon::{Daemon, Tables, clock};
+use crate::link::Reply;
 
 impl Daemon {
-    /// Returns when a session may compile a module of so many bytes, or its tenant is gone.
-    pub(super) fn begin_load(&self, session: &Session, bytes: Option<u64>) {
+    /// Returns when a session may compile a module of so many bytes, or its tenant is gone, or it has
+    /// to save memory of the device before.
+    pub(super) fn begin_load(&self, session: &Session, bytes: Option<u64>) -> Reply {
         let tenant = self.payer(session);
         let allowance_ns = part_ns(tenant, &self.weights(&self.tables()));
         let compiler = Compiler { tenant, session: session.key, allowance_ns };
         // The worker ends when its tenant does, also while it waits for this answer.
-        let is_gone = || peer::has_hung_up(&session.worker.link);
-        let priority = self.loads.begin(compiler, bytes, clock::now_ns(), is_gone);
+        let debt = Cell::new(None);
+        let is_over = || {
+            debt.set(self.debt_of(session));
+            debt.get().is_some() || peer::has_hung_up(&session.worker.link)
+        };
+        self.note_compiling(session, false);
+        let priority = self.loads.begin(compiler, bytes, clock::now_ns(), is_over);
+        if let (None, Some(bytes)) = (priority, debt.get()) {
+            return Reply::Save { bytes };
+        }
+        self.note_compiling(session, true);
         if priority == Some(Priority::Lowest) {
             session.worker.set_background(true);
         }
+        Reply::Done
     }
 
     /// A session has compiled its module.
