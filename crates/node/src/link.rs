@@ -313,6 +313,9 @@ pub(crate) enum Ask {
         /// say.
         #[serde(default)]
         bytes: Option<u64>,
+        /// Nothing of the session is in flight, so that it can save.
+        #[serde(default)]
+        stands: bool,
     },
     /// It was. Answer: [`Reply::Done`].
     Loaded {
@@ -331,6 +334,9 @@ pub(crate) enum Ask {
     Images {
         /// Bytes of its images together; 0 when it was loaded.
         bytes: u64,
+        /// Nothing of the session is in flight, so that it can save.
+        #[serde(default)]
+        stands: bool,
     },
     /// Its tables, queues and graphs are about to take more of the host's memory. Answer:
     /// [`Reply::Done`] or [`Reply::Exhausted`].

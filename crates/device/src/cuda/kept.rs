@@ -109,6 +109,6 @@ mod tests {
         let beyond = kept.places(base, &piece(base + (6 << 12), 3), &frames);
         assert!(matches!(beyond, Err(DeviceError::Lost(_))), "{beyond:?}");
         let nowhere = [FrameRun { first: 63, count: 2 }];
-        assert!(kept.places(base, &piece(base, 2), &nowhere).is_err());
+        kept.places(base, &piece(base, 2), &nowhere).unwrap_err();
     }
 }

@@ -323,6 +323,7 @@ impl Daemon {
         for survivor in survivors {
             self.resume(survivor)?;
         }
+        self.hear_of_memory();
         Ok(())
     }
 

@@ -10,6 +10,7 @@
 //! A daemon that dies leaves its successor sessions of which all that they have may be on the
 //! device. Each says what is when it has saved, or is given room.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use weft_ring::peer;
@@ -139,7 +140,7 @@ impl Daemon {
 
     /// A session is about to load images of so many bytes, or has: whether it may keep its memory
     /// on the device meanwhile.
-    pub(crate) fn note_loading(&self, session: &Session, bytes: u64) -> Reply {
+    pub(crate) fn note_loading(&self, session: &Session, bytes: u64, stands: bool) -> Reply {
         let device = self.device_of(session.key);
         let tables = self.tables();
         let memory = tables.memory(device);
@@ -150,6 +151,11 @@ impl Daemon {
         }
         let lacking = memory.used_bytes_total().saturating_sub(lender.capacity());
         let who = (session.key, session.vgpu);
+        if !stands {
+            // It cannot save; nor can it when it compiles.
+            lender.resume_load(session.key, session.vgpu);
+            return Reply::Done;
+        }
         let saves = lender.begin_load(who, bytes, (memory.session_bytes(session.key), lacking));
         saves.map_or(Reply::Done, |bytes| Reply::Save { bytes })
     }
@@ -162,6 +168,22 @@ impl Daemon {
         match compiles {
             true => lender.resume_load(session.key, session.vgpu),
             false => lender.pause_load(session.key),
+        }
+    }
+
+    /// Has the sessions of an earlier daemon say what of their memory is on their devices.
+    pub(crate) fn hear_of_memory(&self) {
+        let tables = self.tables();
+        let lenders: Vec<Arc<Lender>> = self
+            .devices
+            .iter()
+            .filter_map(|device| tables.memory(device.key).lender().cloned())
+            .collect();
+        drop(tables);
+        for lender in lenders {
+            lender.hear(|session, number| {
+                self.driver.send(Order::Pause { session, number });
+            });
         }
     }
 

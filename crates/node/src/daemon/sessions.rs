@@ -509,7 +509,7 @@ impl Daemon {
                     Reply::Done
                 })
             }
-            Ask::Load { bytes } => Ok(self.begin_load(session, bytes)),
+            Ask::Load { bytes, stands } => Ok(self.begin_load(session, bytes, stands)),
             Ask::Loaded { took_ns } => {
                 self.end_load(session, took_ns);
                 Ok(Reply::Done)
@@ -536,9 +536,9 @@ impl Daemon {
             Ask::Tables { more } => self
                 .may_take_host_memory(session, |host, of_user| host.grow(key, more, of_user))
                 .map(|()| Reply::Done),
-            Ask::Images { bytes } => self
+            Ask::Images { bytes, stands } => self
                 .may_take_host_memory(session, |host, of_user| host.promise(key, bytes, of_user))
-                .map(|()| self.note_loading(session, bytes)),
+                .map(|()| self.note_loading(session, bytes, stands)),
         };
         outcome.unwrap_or_else(|error| {
             if matches!(error, LedgerError::Swap)

@@ -19,6 +19,7 @@ use weft_turn::{
 use weft_wire::Command;
 
 use super::flights::{Flight, Flights, Landed};
+use super::held::{Held, LOAD_WAITS_NS};
 use super::link::Link;
 use super::moving::Moving;
 use super::output::Answers;
@@ -52,13 +53,8 @@ const POLL_NS: u64 = 150_000;
 /// half of it.
 const OVERSLEEP_NS: u64 = 100_000;
 
-/// A command that compiles waits this long for what flies on a device that nobody else wants.
-const LOAD_WAITS_NS: u64 = 50_000_000;
-
-/// And where others want it, who would wait for the compilation.
-const LOAD_WAITS_BESIDE_NS: u64 = 2_000_000_000;
-
-/// The same for memory that goes back to the system.
+/// Memory that goes back to the system waits so long for what flies on a device that nobody else
+/// wants.
 const RELEASE_WAITS_NS: u64 = LOAD_WAITS_NS;
 
 /// Work of the host that takes at least this long is charged to a turn.
@@ -120,27 +116,6 @@ pub(crate) struct EventLoop<D> {
     ring_wait: Duration,
     /// What the daemon counts as pinned for the session, in bytes.
     pinned_told: u64,
-}
-
-/// A command that waits.
-#[derive(Debug)]
-struct Held {
-    bytes: Vec<u8>,
-    answer: Option<AnswerTo>,
-    /// It waits until nothing flies and the turn is given back.
-    loads: bool,
-    /// Device clock when it first waited for what flies.
-    waits_since_ns: Option<u64>,
-}
-
-impl Held {
-    /// Whether a command that compiles goes on waiting for what flies. Not for ever: a kernel may
-    /// wait for what the program does after the load; then it pays for the compilation.
-    fn waits_on(&mut self, now_ns: u64, is_alone: bool) -> bool {
-        let since_ns = *self.waits_since_ns.get_or_insert(now_ns);
-        let limit_ns = if is_alone { LOAD_WAITS_NS } else { LOAD_WAITS_BESIDE_NS };
-        self.loads && now_ns.saturating_sub(since_ns) < limit_ns
-    }
 }
 
 impl<D: Device> EventLoop<D> {
@@ -271,7 +246,7 @@ impl<D: Device> EventLoop<D> {
         let command = Command::decode(bytes)?;
         let loads = matches!(command, Command::ModuleLoad { .. });
         let waits_its_turn = !self.held.is_empty() && !Session::<D>::is_urgent(&command);
-        let waits_for_flights = loads && !self.flights.is_empty();
+        let waits_for_flights = loads && (!self.flights.is_empty() || self.is_to_pause());
         if waits_its_turn || waits_for_flights || self.accept(&command, answer)? == Accepted::Full {
             let bytes = bytes.to_vec();
             self.held.push_back(Held { bytes, answer, loads, waits_since_ns: None });
@@ -289,7 +264,12 @@ impl<D: Device> EventLoop<D> {
     fn offer_held(&mut self) -> Result<(), Ended> {
         while let Some(mut held) = self.held.pop_front() {
             let now_ns = self.session.device().now_ns();
-            if !self.flights.is_empty() && held.waits_on(now_ns, self.gate.is_alone()) {
+            let waits = match self.flights.is_empty() {
+                // Others have waited for it to stand still.
+                true => held.loads && self.is_to_pause(),
+                false => held.waits_on(now_ns, self.gate.is_alone()),
+            };
+            if waits {
                 self.held.push_front(held);
                 break;
             }
@@ -334,7 +314,7 @@ impl<D: Device> EventLoop<D> {
         if matches!(command, Command::ModuleLoad { .. }) {
             // What it took counts, and no longer what it might have. A daemon that does not answer
             // has died; the next one measures.
-            let _ = self.link.ask(&Ask::Images { bytes: 0 });
+            let _ = self.link.ask(&Ask::Images { bytes: 0, stands: false });
         }
         if accepted == Accepted::Full {
             self.answers.forget(caller);
@@ -357,14 +337,15 @@ impl<D: Device> EventLoop<D> {
             self.give_way();
         }
         let bytes = images.iter().fold(0_u64, |sum, image| sum.saturating_add(image.bytes));
-        let has_room = self.ask_saving(&Ask::Images { bytes }) == Some(Reply::Done);
+        let stands = self.flights.is_empty();
+        let has_room = self.ask_saving(&Ask::Images { bytes, stands }) == Some(Reply::Done);
         self.session.set_module_room(has_room);
         // What has no room is refused and compiles nothing.
         let is_bounded = self.compiles == CompilingConfig::Bounded;
         let compiles_now = has_room && !self.gate.is_holder();
         (compiles_now && is_bounded).then(|| {
             // A daemon that does not answer has died: then nobody compiles in its order.
-            let _ = self.ask_saving(&Ask::Load { bytes: Some(bytes) });
+            let _ = self.ask_saving(&Ask::Load { bytes: Some(bytes), stands });
             thread_cpu_ns()
         })
     }
@@ -431,8 +412,7 @@ impl<D: Device> EventLoop<D> {
     /// Starts what may start: the session's order, the gate's permission. Whether anything did.
     fn start_ready(&mut self) -> bool {
         self.release_memory();
-        self.refused = None;
-        self.room_at_ns = None;
+        (self.refused, self.room_at_ns) = (None, None);
         let capabilities = self.session.device().info().capabilities;
         let mut any = false;
         while !self.must_load()
@@ -492,9 +472,7 @@ impl<D: Device> EventLoop<D> {
                 Started::Dropped => self.gate.charge(estimate_ns, 0),
                 Started::NotNow => {
                     self.gate.charge(estimate_ns, 0);
-                    if self.flights.is_empty() {
-                        self.come_later();
-                    }
+                    self.come_later();
                     break;
                 }
             }
@@ -778,22 +756,4 @@ fn operation(ready: &Ready) -> Operation {
 
 fn cut(at: weft_turn::Cut) -> weft_exec::Cut {
     weft_exec::Cut { after_ns: at.after_ns, after_bytes: at.after_bytes }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_load_waits_for_what_flies_from_its_own_first_wait_on() {
-        let held = |loads| Held { bytes: Vec::new(), answer: None, loads, waits_since_ns: None };
-        let mut load = held(true);
-        assert!(load.waits_on(7_000_000_000, true), "however late it becomes the first");
-        assert!(load.waits_on(7_000_000_000 + LOAD_WAITS_NS - 1, true));
-        assert!(!load.waits_on(7_000_000_000 + LOAD_WAITS_NS, true));
-        // Others would wait for the compilation.
-        assert!(load.waits_on(7_000_000_000 + LOAD_WAITS_NS, false));
-        assert!(!load.waits_on(7_000_000_000 + LOAD_WAITS_BESIDE_NS, false));
-        assert!(!held(false).waits_on(0, false));
-    }
 }

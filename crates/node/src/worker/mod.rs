@@ -7,6 +7,7 @@
 mod event_loop;
 mod flights;
 mod frames;
+mod held;
 mod link;
 pub(crate) mod log;
 mod moving;

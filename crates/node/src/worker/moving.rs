@@ -94,10 +94,13 @@ impl<D: Device> EventLoop<D> {
         Ok(())
     }
 
-    /// The session's memory has no room on the device yet: the turn is for others.
+    /// An operation cannot begin yet. If nothing flies, its session's memory has no room on the
+    /// device: the turn is for others.
     pub(super) fn come_later(&mut self) {
-        self.give_way();
-        self.room_at_ns = Some(self.session.device().now_ns() + LATER_NS);
+        if !self.is_busy() {
+            self.give_way();
+            self.room_at_ns = Some(self.session.device().now_ns() + LATER_NS);
+        }
     }
 
     /// Asks something that the daemon may want memory of the device for before; nothing if the

@@ -11,8 +11,8 @@
 //!
 //! Who gives: whoever was idle for longest, and among those that work, whoever had its turn last,
 //! because its next one is furthest away where turns go round. Other sessions of the same vGPU come
-//! after them, since they work in the same turns, and whoever loads a module last, since nobody knows
-//! how long that takes. Weft's; a model of nvshare would take all of everybody.
+//! after them, since they work in the same turns, and whoever loads a module, or brings its own
+//! memory just then, last, since that takes its time. Weft's; a model of nvshare would take all of everybody.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -59,6 +59,8 @@ struct Member {
     served_ns: u64,
     /// It loads a module: it cannot stand still before that is done.
     loads: bool,
+    /// It was given room, and brings its memory.
+    brings: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +98,15 @@ impl Lending {
 
     /// A session begins, with so many bytes on the device.
     pub fn begin(&mut self, now_ns: u64, session: u32, vgpu: VgpuKey, held: u64) {
-        let member = Member { vgpu, held, fixed: 0, owes: 0, served_ns: now_ns, loads: false };
+        let member = Member {
+            vgpu,
+            held,
+            fixed: 0,
+            owes: 0,
+            served_ns: now_ns,
+            loads: false,
+            brings: false,
+        };
         self.members.insert(session, member);
     }
 
@@ -139,6 +149,13 @@ impl Lending {
     pub fn set_loads(&mut self, session: u32, loads: bool) {
         if let Some(member) = self.members.get_mut(&session) {
             member.loads = loads;
+        }
+    }
+
+    /// A session's memory is there that it was given room for, or it wants it no more.
+    pub fn end_bringing(&mut self, session: u32) {
+        if let Some(member) = self.members.get_mut(&session) {
+            member.brings = false;
         }
     }
 
@@ -260,6 +277,7 @@ impl Lending {
             member.held = member.held.max(asked.total);
             member.fixed = asked.fixed.min(member.held);
             member.served_ns = member.served_ns.max(now_ns);
+            member.brings = !asked.gives;
         }
         Room::Granted
     }
@@ -330,7 +348,8 @@ impl Lending {
             // Of the idle ones the earliest, of the others the latest.
             let order = if is_idle { member.served_ns } else { u64::MAX - member.served_ns };
             let waits = waits.contains(&session);
-            (member.loads, Some(member.vgpu) == own, waits, Reverse(is_idle), order, session)
+            let is_busy = member.loads || member.brings;
+            (is_busy, Some(member.vgpu) == own, waits, Reverse(is_idle), order, session)
         };
         let others = self.members.iter().filter(|(other, _)| **other != asked.session);
         let mut givers: Vec<_> =

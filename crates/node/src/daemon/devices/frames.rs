@@ -201,23 +201,21 @@ impl Frames {
         let mut report = self.residency.report(clock::now_ns(), &name_of);
         if let Some(lender) = &self.lender {
             let name_of = |key: u32| name_of(key).unwrap_or_else(|| format!("#{key}"));
+            report.vgpus = self
+                .spaces
+                .keys()
+                .map(|vgpu| self.lent_to(lender, *vgpu, name_of(*vgpu)))
+                .collect();
             lender.describe(&mut report, name_of);
-            report.vgpus =
-                self.spaces.keys().map(|vgpu| self.lent_to(lender, *vgpu, &name_of)).collect();
         }
         report
     }
 
-    fn lent_to(
-        &self,
-        lender: &Lender,
-        vgpu: u32,
-        name_of: impl Fn(u32) -> String,
-    ) -> VgpuMemoryReport {
+    fn lent_to(&self, lender: &Lender, vgpu: u32, name: String) -> VgpuMemoryReport {
         let used_bytes = self.used_bytes(vgpu);
         let resident_bytes = lender.held_by_vgpu(vgpu).min(used_bytes);
         let parts = used_bytes.div_ceil(self.geometry.slot_pages() * PAGE);
-        VgpuMemoryReport { name: name_of(vgpu), parts, used_bytes, resident_bytes }
+        VgpuMemoryReport { name, parts, used_bytes, resident_bytes }
     }
 
     /// Where parts of vGPUs are.

@@ -25,6 +25,9 @@ const LOADER_LIMIT: Duration = Duration::from_millis(200);
 /// A load that took longer has the session's memory saved before the next one, if others need it.
 const LONG_LOAD: Duration = Duration::from_secs(1);
 
+/// For so long.
+const LONG_LOADS_LAST: Duration = Duration::from_secs(600);
+
 /// So have images of so many bytes.
 const LONG_IMAGES: u64 = 1 << 20;
 
@@ -66,7 +69,7 @@ struct State {
     exchanges: BTreeMap<u32, Exchange>,
     /// Since when sessions load modules, with their vGPUs, and the vGPUs whose loads take long.
     loading: BTreeMap<u32, (Instant, u32)>,
-    slow: BTreeSet<u32>,
+    slow: BTreeMap<u32, Instant>,
     /// Since when sessions wait for what others have to save for their modules.
     displacing: BTreeMap<u32, Instant>,
     /// Sessions of an earlier daemon that have not said yet what of theirs stays on the device.
@@ -87,6 +90,14 @@ struct Exchange {
     granted: Option<Instant>,
     /// What is moved for it, by others and by itself, in bytes.
     bytes: u64,
+}
+
+impl Exchange {
+    /// Whether it has its room, and time to bring its memory.
+    fn comes(&self) -> bool {
+        let limit = BRING_LIMIT + Duration::from_nanos(self.bytes);
+        self.granted.is_some_and(|granted| granted.elapsed() < limit)
+    }
 }
 
 /// A session that owes is to stand still, once for each number, and has time until then.
@@ -132,7 +143,7 @@ impl Lender {
             next: first_number,
             exchanges: BTreeMap::new(),
             loading: BTreeMap::new(),
-            slow: BTreeSet::new(),
+            slow: BTreeMap::new(),
             displacing: BTreeMap::new(),
             unheard: BTreeSet::new(),
             loads_again: BTreeMap::new(),
@@ -199,7 +210,14 @@ impl Lender {
         (own, lacking): (u64, u64),
     ) -> Option<u64> {
         let mut state = self.lock();
-        let is_long = bytes >= LONG_IMAGES || state.slow.contains(&vgpu);
+        // What it owes it owes first: others have waited for it.
+        let owes = state.lending.owes(session);
+        if owes > 0 {
+            state.extend(session);
+            return Some(owes);
+        }
+        state.slow.retain(|_, since| since.elapsed() < LONG_LOADS_LAST);
+        let is_long = bytes >= LONG_IMAGES || state.slow.contains_key(&vgpu);
         let absent = own.saturating_sub(state.lending.held(session));
         let save = lacking.saturating_sub(absent).min(state.lending.movable(session));
         if is_long && save > 0 {
@@ -229,29 +247,34 @@ impl Lender {
         if let Some((since, vgpu)) = state.loading.remove(&session)
             && since.elapsed() > LONG_LOAD
         {
-            state.slow.insert(vgpu);
+            state.slow.insert(vgpu, Instant::now());
         }
         drop(state);
         self.changed.notify_all();
     }
 
     /// A session of an earlier daemon may load one: it has no time to keep to before it says
-    /// something.
+    /// something. All that it has may be on the device.
     pub(crate) fn adopt(&self, session: u32, held: u64) {
         let mut state = self.lock();
         state.lending.holds(session, held, 0);
-        state.lending.set_loads(session, true);
         state.unheard.insert(session);
+    }
+
+    /// Has the sessions of an earlier daemon say what of theirs is on the device.
+    pub(crate) fn hear(&self, pause: impl Fn(u32, u64)) {
+        let mut state = self.lock();
+        for session in state.unheard.clone() {
+            state.next += 1;
+            pause(session, state.next);
+        }
     }
 
     /// Whether the session's memory is about to come, so that its turn is not used yet.
     pub(crate) fn is_exchanging(&self, session: u32) -> bool {
         let state = self.lock();
         let saves = |due: &Due| due.stood && Instant::now() < due.until;
-        let comes = |exchange: &Exchange| {
-            let limit = BRING_LIMIT + Duration::from_nanos(exchange.bytes);
-            exchange.granted.is_none_or(|granted| granted.elapsed() < limit)
-        };
+        let comes = |exchange: &Exchange| exchange.granted.is_none() || exchange.comes();
         state.due.get(&session).is_some_and(saves)
             || state.exchanges.get(&session).is_some_and(comes)
     }
@@ -266,7 +289,6 @@ impl Lender {
     pub(crate) fn fixed_of(&self, session: u32, said: u64) -> u64 {
         let mut state = self.lock();
         if state.unheard.remove(&session) {
-            state.lending.set_loads(session, false);
             let held = state.lending.held(session);
             state.lending.holds(session, held, said);
         }
@@ -288,7 +310,11 @@ impl Lender {
     /// What a session that stands still has to save, if anything: it has its time from now on.
     pub(crate) fn debt(&self, session: u32) -> Option<u64> {
         let mut state = self.lock();
-        let bytes = Some(state.lending.owes(session)).filter(|bytes| *bytes > 0)?;
+        let bytes = state.lending.owes(session);
+        if bytes == 0 {
+            // One that has not been heard saves nothing, and says what it has.
+            return state.unheard.contains(&session).then_some(0);
+        }
         state.extend(session);
         Some(bytes)
     }
@@ -349,6 +375,11 @@ impl Lender {
             let room = state.lending.look(now_ns(), session, stands);
             let waits_in_vain =
                 state.lending.waits_for_loader(session) && began.elapsed() >= LOADER_LIMIT;
+            if waits_in_vain {
+                // Those loads take long, whatever they say.
+                let State { loading, slow, .. } = &mut *state;
+                slow.extend(loading.values().map(|(_, vgpu)| (*vgpu, Instant::now())));
+            }
             if room != Room::Waits || pressure.is_over() || !stands || waits_in_vain {
                 // It asks anew when it stands.
                 state.lending.cancel(session);
@@ -373,6 +404,7 @@ impl Lender {
     /// What a session asked room for is there.
     pub(crate) fn note_brought(&self, session: u32, vgpu: u32) {
         let mut state = self.lock();
+        state.lending.end_bringing(session);
         let Some(Exchange { since, bytes, .. }) = state.exchanges.remove(&session) else { return };
         if bytes == 0 {
             return;
@@ -443,6 +475,10 @@ impl State {
                 if let Some(exchange) = self.exchanges.get_mut(&session) {
                     exchange.granted.get_or_insert_with(Instant::now);
                 }
+                if let Some((since, _)) = self.loading.get_mut(&session) {
+                    // What others took for it is not how long it compiles.
+                    *since = Instant::now();
+                }
                 if let Some(since) = self.displacing.remove(&session) {
                     let pause = since.elapsed().saturating_mul(LOADS_PART).min(LOADS_PAUSE);
                     if let Some(vgpu) = self.lending.vgpu(session) {
@@ -464,8 +500,11 @@ impl State {
         let mut late = Vec::new();
         for debtor in debtors {
             let due = self.told(debtor, now + pause_limit);
-            if self.lending.loads(debtor) {
-                // A compiler takes as long as it takes.
+            // A compiler takes as long as it takes, and so does bringing gigabytes.
+            let is_busy = self.lending.loads(debtor)
+                || self.unheard.contains(&debtor)
+                || self.exchanges.get(&debtor).is_some_and(Exchange::comes);
+            if is_busy {
                 self.due.insert(debtor, Due { until: now + pause_limit, ..due });
             } else if now >= due.until {
                 late.push(debtor);
@@ -596,6 +635,8 @@ mod tests {
         assert_eq!(lender.wait(|| NOW_NS, 2, true, &seen), Room::Waits);
         assert!(seen.ended.lock().unwrap().is_empty());
         lender.end_load(1);
+        assert!(lender.lock().slow.contains_key(&1), "somebody waited for it in vain");
+        lender.lock().slow.clear();
         // One whose images are large gives first what others lack.
         assert_eq!(lender.begin_load((1, 1), LONG_IMAGES, (80, 70)), Some(70));
         lender.holds(1, 10, 0);
@@ -605,11 +646,12 @@ mod tests {
         lender.pause_load(1);
         asked(&lender, 2, 50, true);
         assert_eq!(lender.lock().lending.look(NOW_NS, 2, true), Room::Waits);
+        assert_eq!(lender.begin_load((1, 1), 1, (80, 0)), Some(30), "what it owes comes first");
         assert_eq!(lender.debt(1), Some(30));
         lender.resume_load(1, 1);
         lender.lock().loading.insert(1, (Instant::now() - 2 * LONG_LOAD, 1));
         lender.end_load(1);
-        assert!(lender.lock().slow.contains(&1));
+        assert!(lender.lock().slow.contains_key(&1));
     }
 
     /// Somebody has it asked and is gone before it stands; whoever asks later gives it its time.
@@ -651,6 +693,19 @@ mod tests {
         assert!(lender.lock().due.is_empty());
     }
 
+    /// Its memory takes longer to come than it would have to stand still.
+    #[test]
+    fn who_brings_its_memory_is_not_late_with_what_it_owes() {
+        let (lender, seen) = (lender(Duration::ZERO), Seen::default());
+        asked(&lender, 2, 20, true);
+        assert_eq!(lender.wait(|| NOW_NS, 2, true, &seen), Room::Granted);
+        asked(&lender, 1, 100, true);
+        lender.lock().lending.look(NOW_NS, 1, true);
+        assert!(lender.lock().press(&seen, Duration::ZERO).is_empty());
+        lender.note_brought(2, 2);
+        assert_eq!(lender.lock().press(&seen, Duration::ZERO), [2]);
+    }
+
     #[test]
     fn loads_have_others_save_for_a_part_of_the_time_only() {
         let lender = Lender::new((1 << 40, 1 << 42), 1_000, Duration::from_secs(600), 0);
@@ -678,7 +733,12 @@ mod tests {
         let lender = lender(Duration::from_secs(600));
         assert_eq!(lender.fixed_of(1, 30), 0, "it was allowed nothing");
         lender.adopt(1, 80);
+        let paused = Mutex::new(Vec::new());
+        lender.hear(|session, _| paused.lock().unwrap().push(session));
+        assert_eq!(*paused.lock().unwrap(), [1]);
+        assert_eq!(lender.debt(1), Some(0), "it says what it has");
         assert_eq!(lender.fixed_of(1, 30), 30);
+        assert_eq!(lender.debt(1), None);
         assert_eq!(lender.fixed_of(1, 50), 30, "once");
     }
 }

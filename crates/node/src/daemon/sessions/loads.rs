@@ -14,14 +14,14 @@ use crate::link::Reply;
 impl Daemon {
     /// Returns when a session may compile a module of so many bytes, or its tenant is gone, or it has
     /// to save memory of the device before.
-    pub(super) fn begin_load(&self, session: &Session, bytes: Option<u64>) -> Reply {
+    pub(super) fn begin_load(&self, session: &Session, bytes: Option<u64>, stands: bool) -> Reply {
         let tenant = self.payer(session);
         let allowance_ns = part_ns(tenant, &self.weights(&self.tables()));
         let compiler = Compiler { tenant, session: session.key, allowance_ns };
         // The worker ends when its tenant does, also while it waits for this answer.
         let debt = Cell::new(None);
         let is_over = || {
-            debt.set(self.debt_of(session));
+            debt.set(self.debt_of(session).filter(|_| stands));
             debt.get().is_some() || peer::has_hung_up(&session.worker.link)
         };
         self.note_compiling(session, false);
