@@ -306,8 +306,8 @@ pub(crate) enum Ask {
         /// What they were exported under.
         key: [u8; 16],
     },
-    /// A module is to be compiled. Answer: [`Reply::Done`] when it may be, or [`Reply::Save`]: then it
-    /// asks again.
+    /// A module is to be compiled. Answer: [`Reply::Done`] when it may be, or [`Reply::Save`]: then
+    /// it asks again.
     Load {
         /// Bytes of its images together. Older workers, which ask about large ones only, do not
         /// say.

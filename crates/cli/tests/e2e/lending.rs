@@ -148,8 +148,8 @@ fn who_is_killed_in_an_exchange_takes_nothing_from_others() {
     node.wait_until_empty();
 }
 
-/// A worker that stands where it is and gives nothing back is ended, and not who waits for it. It has
-/// no work, so that no turn is what it is ended for.
+/// A worker that stands where it is and gives nothing back is ended, and not who waits for it. It
+/// has no work, so that no turn is what it is ended for.
 #[test]
 fn who_gives_nothing_back_is_ended() {
     let node = Node::on_driver(&[&SETTINGS[..], &["limits.block_ms=60000"]].concat());

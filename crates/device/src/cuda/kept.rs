@@ -1,5 +1,5 @@
-//! Where the contents of saved pieces are: in the frames that paid for them, which the node keeps in
-//! host memory or in a file.
+//! Where the contents of saved pieces are: in the frames that paid for them, which the node keeps
+//! in host memory or in a file.
 
 use std::sync::Arc;
 

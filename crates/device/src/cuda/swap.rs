@@ -17,8 +17,8 @@ use super::timeline::monotonic_ns;
 use super::{Chunk, CudaDevice};
 use crate::{DeviceError, PAGE, PartUse, Room, RoomWanted, SwapError, SwapStep, Swapping};
 
-/// What a module needs waits so long for what is in flight, in ns, and so long for somebody else who
-/// compiles.
+/// What a module needs waits so long for what is in flight, in ns, and so long for somebody else
+/// who compiles.
 const LOAD_WAITS_NS: u64 = 2_000_000_000;
 const LOAD_WAITS_FOR_OTHERS_NS: u64 = 60_000_000_000;
 const LOOK: Duration = Duration::from_micros(100);

@@ -3,8 +3,8 @@
 //! 1. A worker that is about to start an operation asks for room for all of its session's memory
 //!    ([`Ask::Room`]), in its turn.
 //! 2. Those that are to give stand still ([`Order::Pause`], [`Ask::Paused`]), are told how much
-//!    ([`Reply::Save`]), and say what is left on the device ([`Ask::Holds`]). Whoever waits for room
-//!    itself is told as the answer to that.
+//!    ([`Reply::Save`]), and say what is left on the device ([`Ask::Holds`]). Whoever waits for
+//!    room itself is told as the answer to that.
 //! 3. It brings its memory, and says when it has ([`Ask::Brought`]).
 //!
 //! A daemon that dies leaves its successor sessions of which all that they have may be on the

@@ -5,14 +5,15 @@
 //! to work asks for room for all that it has. Those who ask are served one after the other: who is
 //! first has others save what it lacks, and nobody saves who does not stand still.
 //!
-//! Some of what a session has cannot be saved (variables of modules, which the driver keeps). What all
-//! have of that is room that nobody gets: whoever needs more than the rest is refused, and each
+//! Some of what a session has cannot be saved (variables of modules, which the driver keeps). What
+//! all have of that is room that nobody gets: whoever needs more than the rest is refused, and each
 //! vGPU's part is bounded. Who wants more of it outside its turn gives its own other memory first.
 //!
 //! Who gives: whoever was idle for longest, and among those that work, whoever had its turn last,
 //! because its next one is furthest away where turns go round. Other sessions of the same vGPU come
 //! after them, since they work in the same turns, and whoever loads a module, or brings its own
-//! memory just then, last, since that takes its time. Weft's; a model of nvshare would take all of everybody.
+//! memory just then, last, since that takes its time. Weft's; a model of nvshare would take all of
+//! everybody.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;

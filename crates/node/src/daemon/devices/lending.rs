@@ -129,8 +129,8 @@ pub(crate) trait Pressure {
 }
 
 impl Lender {
-    /// A device of so many bytes, which are lent as so many. Who had no turn for `idle_ns` is idle. No earlier daemon's pauses
-    /// have numbers from `first_number` on.
+    /// A device of so many bytes, which are lent as so many. Who had no turn for `idle_ns` is idle.
+    /// No earlier daemon's pauses have numbers from `first_number` on.
     pub(crate) fn new(
         (capacity, lent): (u64, u64),
         idle_ns: u64,
@@ -201,8 +201,8 @@ impl Lender {
     }
 
     /// A session is about to load a module of so many bytes. What it is to save before: as long as
-    /// it compiles it cannot save what others need. `own` is all that it has, and `lacking` what the
-    /// device lacks for all.
+    /// it compiles it cannot save what others need. `own` is all that it has, and `lacking` what
+    /// the device lacks for all.
     pub(crate) fn begin_load(
         &self,
         (session, vgpu): (u32, u32),
@@ -284,8 +284,8 @@ impl Lender {
         self.lock().lending.all_fixed_beside(session)
     }
 
-    /// What a session can say of itself stays on the device: no more than it was allowed. A session of
-    /// an earlier daemon was allowed what that knew.
+    /// What a session can say of itself stays on the device: no more than it was allowed. A session
+    /// of an earlier daemon was allowed what that knew.
     pub(crate) fn fixed_of(&self, session: u32, said: u64) -> u64 {
         let mut state = self.lock();
         if state.unheard.remove(&session) {
@@ -319,8 +319,8 @@ impl Lender {
         Some(bytes)
     }
 
-    /// Whether a session's wish for a module has to wait, since its vGPU's modules had others save of
-    /// late and this one would too; what it is to save meanwhile, if anything.
+    /// Whether a session's wish for a module has to wait, since its vGPU's modules had others save
+    /// of late and this one would too; what it is to save meanwhile, if anything.
     pub(crate) fn must_pause(
         &self,
         (session, vgpu): (u32, u32),
@@ -360,8 +360,8 @@ impl Lender {
     }
 
     /// Waits until a session that has asked has its room, or is to save itself, or there is none.
-    /// One of which something is in flight waits for nobody ([`Room::Waits`]), nor does one for long
-    /// that waits for a compiler.
+    /// One of which something is in flight waits for nobody ([`Room::Waits`]), nor does one for
+    /// long that waits for a compiler.
     pub(crate) fn wait(
         &self,
         now_ns: impl Fn() -> u64,

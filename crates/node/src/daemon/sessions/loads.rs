@@ -12,8 +12,8 @@ use crate::daemon::{Daemon, Tables, clock};
 use crate::link::Reply;
 
 impl Daemon {
-    /// Returns when a session may compile a module of so many bytes, or its tenant is gone, or it has
-    /// to save memory of the device before.
+    /// Returns when a session may compile a module of so many bytes, or its tenant is gone, or it
+    /// has to save memory of the device before.
     pub(super) fn begin_load(&self, session: &Session, bytes: Option<u64>, stands: bool) -> Reply {
         let tenant = self.payer(session);
         let allowance_ns = part_ns(tenant, &self.weights(&self.tables()));
