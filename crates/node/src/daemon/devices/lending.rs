@@ -716,10 +716,10 @@ mod tests {
         assert!(!must_pause(2));
         lender.ask(2, load, true);
         assert_eq!(lender.lock().lending.look(NOW_NS, 2, true), Room::Waits);
-        std::thread::sleep(Duration::from_millis(1));
+        // As if it had waited for others for a second.
+        lender.lock().displacing.insert(2, Instant::now() - Duration::from_secs(1));
         lender.holds(1, (1 << 40) - (1 << 38), 0);
         assert_eq!(lender.wait(|| NOW_NS, 2, true, &Seen::default()), Room::Granted);
-        // It had others save for a millisecond.
         let again = lender.lock().loads_again[&2];
         assert!(again > Instant::now() && !must_pause(3));
         assert!(!must_pause(2), "it has its room");
