@@ -137,6 +137,15 @@ struct Seen {
     passed: Passed,
 }
 
+impl Seen {
+    /// That of all windows together: where a turn takes a tenth of a window, how many of them fall
+    /// into one makes the difference between its neighbours.
+    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+    fn rate(&self) -> f64 {
+        self.rates.iter().sum::<f64>() / self.rates.len().max(1) as f64
+    }
+}
+
 /// What a device did in a time in which everybody was at work, all in ns but for the entries.
 #[derive(Clone, Copy)]
 struct Passed {
@@ -267,8 +276,8 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
         false => Windows { rounds: 3, before: 3, count: 8, seconds: 0.3 },
     };
     let text = format!(
-        "{TENANTS} tenants on a device of {DEVICE_MIB} MiB; {} rounds of all ways in turn; medians \
-         of {} windows of {} s in each, after {} of them; ratios: medians of those within a round; \
+        "{TENANTS} tenants on a device of {DEVICE_MIB} MiB; {} rounds of all ways in turn; \
+         {} windows of {} s together in each, after {} of them; ratios: medians of those within a round; \
          long turns: {} of 4 s; engine: {} runs; efficiency: {}; clients: {}",
         windows.rounds,
         windows.count,
@@ -339,7 +348,7 @@ fn compare(
         let way = (ways[index], cost.entry_ns, Turns::Quantum);
         let run = contend(context, load, way, windows)?;
         document.row(row(&label, ways[index], &run));
-        rates[index].push(median(&run.rates));
+        rates[index].push(run.rate());
         left[index].push(run.passed.efficiency(cost.entry_ns));
     }
     for (way, left) in ways.iter().zip(&left) {
@@ -382,7 +391,7 @@ fn long_turns(
         let (way, turns) = LONG_WAYS[index];
         let seen = contend(context, load, (way, cost.entry_ns, turns), windows)?;
         document.row(row(&label, &format!("{way}, {}", turns.in_words()), &seen));
-        rates[index].push(median(&seen.rates));
+        rates[index].push(seen.rate());
     }
     let [swap, of_1s, as_needed] = &rates;
     document.baseline(format!("blocks_per_s_{label}_whole_of_1s"), median(swap));
@@ -506,7 +515,7 @@ fn alone(context: &Context, load: Load, windows: Windows, document: &mut Documen
     let sizes = vec![load.size(); usize::try_from(tenants)?];
     let seen = together(context, &sizes, &settings, windows)?;
     let label = format!("blocks_per_s_{}x_{}_static_{tenants}_at_once", load.times, load.name);
-    document.baseline(label, median(&seen.rates));
+    document.baseline(label, seen.rate());
     Ok(())
 }
 
