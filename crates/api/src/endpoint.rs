@@ -189,13 +189,16 @@ impl Client {
     /// [`EndpointError::NotRunning`], [`EndpointError::Stranger`], [`EndpointError::Version`], and
     /// those of [`Self::call`].
     pub fn connect(path: &Path) -> Result<Self, EndpointError> {
-        let stream = UnixStream::connect(path)
-            .map_err(|source| EndpointError::NotRunning { path: path.to_owned(), source })?;
+        let stream = peer::connect_within(path, ANSWER_TIMEOUT).map_err(|source| {
+            // It takes nobody in: it hangs, and runs.
+            match source.kind() {
+                io::ErrorKind::WouldBlock => EndpointError::Io(source),
+                _ => EndpointError::NotRunning { path: path.to_owned(), source },
+            }
+        })?;
         if let Some(uid) = peer::stranger(&stream, true)? {
             return Err(EndpointError::Stranger { path: path.to_owned(), uid });
         }
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         let mut client = Self { stream: BufReader::new(stream), version: OPENING };
         let theirs = client.versions()?;
         client.version = VERSIONS.common(theirs).ok_or(EndpointError::Version { theirs })?;

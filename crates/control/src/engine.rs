@@ -32,13 +32,27 @@ pub struct Engine {
     changed: Condvar,
 }
 
+/// What is to be done about an instance. Removals go first, and one thread does nothing else: a
+/// cloud that takes a minute to make each VM keeps nobody from taking access away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Remove,
+    Make,
+}
+
+/// What is due, by time and then in order.
+type Due = BTreeMap<(Instant, u64), String>;
+
 #[derive(Debug, Default)]
 struct Queue {
-    /// What is due, by time and then in order.
-    due: BTreeMap<(Instant, u64), String>,
+    /// Removals that are due, and the rest.
+    removals: Due,
+    others: Due,
     number: u64,
-    /// When each instance of `due` is.
-    at: BTreeMap<String, (Instant, u64)>,
+    /// Where each instance that is due stands.
+    at: BTreeMap<String, (Work, (Instant, u64))>,
+    /// Those that are removed.
+    removed: BTreeSet<String>,
     /// In a thread's hands.
     busy: BTreeSet<String>,
     /// Those of them that are to be looked at again.
@@ -52,30 +66,47 @@ struct Queue {
 impl Queue {
     /// An instance is looked at then, or earlier.
     fn push(&mut self, instance: &str, when: Instant) {
-        if let Some(known) = self.at.get(instance) {
-            if known.0 <= when {
+        let is_removed = self.removed.contains(instance);
+        let work = if is_removed { Work::Remove } else { Work::Make };
+        let mut when = when;
+        if let Some((known, place)) = self.at.get(instance).copied() {
+            if known == work && place.0 <= when {
                 return;
             }
-            let known = *known;
-            self.due.remove(&known);
+            when = when.min(place.0);
+            self.due(known).remove(&place);
         }
         self.number += 1;
-        self.due.insert((when, self.number), instance.to_owned());
-        self.at.insert(instance.to_owned(), (when, self.number));
+        let place = (when, self.number);
+        self.due(work).insert(place, instance.to_owned());
+        self.at.insert(instance.to_owned(), (work, place));
     }
 
-    /// One that is due, or when the next one is.
-    fn pop(&mut self, now: Instant) -> Result<String, Option<Instant>> {
-        let due = self.due.first_key_value().filter(|_| !self.has_stopped);
-        let Some((key, instance)) = due else { return Err(None) };
-        if key.0 > now {
-            return Err(Some(key.0));
+    fn due(&mut self, work: Work) -> &mut Due {
+        match work {
+            Work::Remove => &mut self.removals,
+            Work::Make => &mut self.others,
         }
-        let (key, instance) = (*key, instance.clone());
-        self.due.remove(&key);
-        self.at.remove(&instance);
-        self.busy.insert(instance.clone());
-        Ok(instance)
+    }
+
+    /// One that is due and of one of these works, or when the next one is.
+    fn pop(&mut self, works: &[Work], now: Instant) -> Result<String, Option<Instant>> {
+        if self.has_stopped {
+            return Err(None);
+        }
+        let mut next: Option<Instant> = None;
+        for work in works {
+            let Some(first) = self.due(*work).first_entry() else { continue };
+            let at = first.key().0;
+            if at <= now {
+                let instance = first.remove();
+                self.at.remove(&instance);
+                self.busy.insert(instance.clone());
+                return Ok(instance);
+            }
+            next = Some(next.map_or(at, |next| next.min(at)));
+        }
+        Err(next)
     }
 }
 
@@ -97,9 +128,12 @@ impl Engine {
         for number in 0..threads {
             let engine = Arc::clone(&engine);
             let thread = thread::Builder::new().name(format!("engine-{number}"));
+            let is_kept = number == 0 && threads > 1;
+            let works: &[Work] =
+                if is_kept { &[Work::Remove] } else { &[Work::Remove, Work::Make] };
             thread.spawn(move || {
                 loop {
-                    engine.work();
+                    engine.work(works);
                 }
             })?;
         }
@@ -117,6 +151,13 @@ impl Engine {
         self.look_now(&mut self.lock(), instance);
     }
 
+    /// An instance is to be removed.
+    pub fn remove(&self, instance: &str) {
+        let mut queue = self.lock();
+        queue.removed.insert(instance.to_owned());
+        self.look_now(&mut queue, instance);
+    }
+
     /// Something came of itself that an instance may be waiting for. One that is tried again after
     /// a failure waits for its pause all the same.
     fn hurry(&self, instance: &str) {
@@ -132,7 +173,8 @@ impl Engine {
             queue.again.insert(instance.to_owned());
         } else {
             queue.push(instance, Instant::now());
-            self.changed.notify_one();
+            // One of them does not do everything.
+            self.changed.notify_all();
         }
     }
 
@@ -151,10 +193,10 @@ impl Engine {
     }
 
     /// Waits for an instance and does what it can about it.
-    fn work(&self) {
+    fn work(&self, works: &[Work]) {
         let mut queue = self.lock();
         let instance = loop {
-            match queue.pop(Instant::now()) {
+            match queue.pop(works, Instant::now()) {
                 Ok(instance) => break instance,
                 Err(next) => {
                     let wait = next.map_or(PAUSE_MAX, |at| at.duration_since(Instant::now()));
@@ -171,13 +213,11 @@ impl Engine {
             queue.push(&instance, Instant::now());
         } else if let Some(pause) = later {
             queue.push(&instance, Instant::now() + pause);
+        } else {
+            queue.removed.remove(&instance);
         }
         // Whoever stops everything waits, too.
-        if queue.has_stopped {
-            self.changed.notify_all();
-        } else {
-            self.changed.notify_one();
-        }
+        self.changed.notify_all();
     }
 
     /// Does step after step; when to go on, if there is more.
@@ -191,6 +231,9 @@ impl Engine {
                     return Some(PAUSE_MAX);
                 }
             };
+            if instance.wanted == Wanted::Absent {
+                self.lock().removed.insert(id.to_owned());
+            }
             let steps = instance.plan();
             if steps.is_empty() {
                 self.lock().tries.remove(id);
@@ -296,15 +339,41 @@ impl Engine {
     /// The project has its quota back from an instance that cannot be removed, once somebody has
     /// said that it has ended: else it would have more than its quota for as long as it likes.
     fn settle_quota(&self, instance: &InstanceRow) -> Result<(), StoreError> {
-        let World { store, endpoint, .. } = &self.world;
+        let store = &self.world.store;
         // A step may have been done beside the one that fails.
         let Some(now) = store.instance(&instance.id)? else { return Ok(()) };
-        if !plan::has_ended(now.marks, endpoint.cuts()) {
+        if !self.world.has_ended(now.marks) {
             return Ok(());
         }
         let (at_ms, step, detail) = (clock::now_ms(), QUOTA.to_owned(), GIVEN_BACK.to_owned());
         let kind = EventKind::Done;
         let event = Event { at_ms, step, kind, took_us: 0, detail: Some(detail) };
         store.give_quota_back(&instance.id, &event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removals_go_first_and_one_thread_does_nothing_else() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (kept, others) = ([Work::Remove], [Work::Remove, Work::Make]);
+        let later = now + Duration::from_secs(1);
+        queue.push("made", now);
+        queue.push("ended", later);
+        assert_eq!(queue.pop(&kept, now), Err(None));
+        // What is removed from here on stands where it stood.
+        queue.removed.insert("ended".to_owned());
+        queue.push("ended", now);
+        queue.push("ended", later);
+        assert_eq!(queue.pop(&others, now).as_deref(), Ok("ended"), "though it came later");
+        queue.push("ended", later);
+        assert_eq!(queue.pop(&kept, now), Err(Some(later)));
+        assert_eq!(queue.pop(&others, now).as_deref(), Ok("made"));
+        assert_eq!(queue.pop(&others, now), Err(Some(later)));
+        assert_eq!(queue.pop(&kept, later).as_deref(), Ok("ended"));
+        assert!(queue.at.is_empty() && queue.removals.is_empty() && queue.others.is_empty());
     }
 }

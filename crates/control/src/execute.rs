@@ -11,7 +11,7 @@ use crate::allocate::Allocator;
 use crate::clock;
 use crate::crash::Crash;
 use crate::nodes::{Nodes, VgpuSpec};
-use crate::plan::Step;
+use crate::plan::{self, Step};
 use crate::provision::{Failure, Provisioner, VmSpec, VmState, is_shared};
 use crate::rules::{self, Endpoint, GrantRow};
 use crate::store::{
@@ -142,7 +142,7 @@ impl World {
             }
             Step::Active => self.active(instance),
             Step::Confirm => self.confirm(instance, &cgpus),
-            Step::Unrule => match self.endpoint.withdraw(&instance.id) {
+            Step::Unrule => match self.withdraw(instance) {
                 Err(failure) if !failure.is_away || self.endpoint_of(instance)?.is_some() => {
                     Err(failure)
                 }
@@ -180,6 +180,17 @@ impl World {
     fn is_on_host(&self, instance: &InstanceRow, node: &str) -> Result<bool, Failure> {
         let Some(host) = &instance.spec.host else { return Ok(false) };
         Ok(self.store.node(node)?.is_some_and(|node| node.host == *host))
+    }
+
+    /// Whether nothing of an instance that is removed can compute any longer.
+    #[must_use]
+    pub fn has_ended(&self, marks: Marks) -> bool {
+        plan::has_ended(marks, self.endpoint.cuts(), self.provisioner.ends())
+    }
+
+    /// Withdraws an instance's rules, which are where its port is.
+    pub(crate) fn withdraw(&self, instance: &InstanceRow) -> Result<(), Failure> {
+        self.endpoint.withdraw(&instance.id, instance.found.host.as_deref())
     }
 
     /// The endpoint of a VM's host, if one is known.

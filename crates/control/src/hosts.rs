@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_api::endpoint::{ANSWER_TIMEOUT, Answer, Client, EndpointError, Request};
 
 use crate::provision::Failure;
-use crate::rules::{Endpoint, GrantRow};
+use crate::rules::{Endpoint, GrantRow, Ruled};
 use crate::store::{Part, Store};
 
 /// Endpoints that are looked at.
@@ -28,6 +28,8 @@ enum Sockets {
 #[derive(Debug)]
 pub struct Hosts {
     sockets: Sockets,
+    /// How the instances begin that are this control plane's, where others may have rows there.
+    own: Option<String>,
     /// Where an instance's rows were put since this process started: who has to be asked.
     known: Mutex<BTreeMap<String, String>>,
 }
@@ -61,13 +63,15 @@ impl Hosts {
     /// With these sockets.
     #[must_use]
     pub fn new(sockets: impl IntoIterator<Item = (String, PathBuf)>) -> Self {
-        Self { sockets: Sockets::Given(sockets.into_iter().collect()), known: Mutex::default() }
+        let sockets = Sockets::Given(sockets.into_iter().collect());
+        Self { sockets, own: None, known: Mutex::default() }
     }
 
     /// With those that a store has.
     #[must_use]
     pub fn kept(store: Arc<dyn Store>) -> Self {
-        Self { sockets: Sockets::Kept(store), known: Mutex::default() }
+        let own = Some(store.instance_prefix());
+        Self { sockets: Sockets::Kept(store), own, known: Mutex::default() }
     }
 
     fn socket(&self, host: &str) -> Result<Option<PathBuf>, Failure> {
@@ -106,6 +110,17 @@ impl Hosts {
         Failure::permanent(format!("host {host}: the endpoint answers {answer:?}"))
     }
 
+    /// Instances with rows on a host, but for those of other control planes.
+    fn instances_of(&self, host: &str) -> Result<Vec<String>, Failure> {
+        let answer = self.ask(host, Request::Instances)?;
+        let Answer::Instances { mut instances } = answer else {
+            return Err(Self::unexpected(host, &answer));
+        };
+        let own = self.own.as_deref().unwrap_or_default();
+        instances.retain(|instance| instance.starts_with(own));
+        Ok(instances)
+    }
+
     fn done(&self, host: &str, request: Request) -> Result<(), Failure> {
         let answer = self.ask(host, request)?;
         if answer == Answer::Done { Ok(()) } else { Err(Self::unexpected(host, &answer)) }
@@ -137,7 +152,7 @@ pub fn clear(socket: &Path, prefix: &str) -> Result<usize, Failure> {
 
 impl Endpoint for Hosts {
     fn put(&self, instance: &str, rows: &[GrantRow]) -> Result<(), Failure> {
-        let Some(row) = rows.first() else { return self.withdraw(instance) };
+        let Some(row) = rows.first() else { return self.withdraw(instance, None) };
         // It is known before it is done: what fails may have been done.
         self.known().insert(instance.to_owned(), row.host.clone());
         let (instance, rows) = (instance.to_owned(), rows.to_vec());
@@ -155,9 +170,9 @@ impl Endpoint for Hosts {
         }
     }
 
-    fn withdraw(&self, instance: &str) -> Result<(), Failure> {
-        let known = self.known().get(instance).cloned();
-        // After a start any host may have them.
+    fn withdraw(&self, instance: &str, host: Option<&str>) -> Result<(), Failure> {
+        let known = host.map(str::to_owned).or_else(|| self.known().get(instance).cloned());
+        // What is left of an instance that nobody knows any host may have.
         let mut hosts = self.hosts()?;
         // One that was taken out of service is not asked any longer.
         hosts.retain(|host| known.as_ref().is_none_or(|known| known == host));
@@ -170,16 +185,14 @@ impl Endpoint for Hosts {
         Ok(())
     }
 
-    fn instances(&self) -> Result<Vec<String>, Failure> {
-        let mut found = Vec::new();
-        for host in &self.hosts()? {
-            let answer = self.ask(host, Request::Instances)?;
-            let Answer::Instances { instances } = answer else {
-                return Err(Self::unexpected(host, &answer));
-            };
-            found.extend(instances);
-        }
-        Ok(found)
+    fn instances(&self) -> Ruled {
+        let hosts = match self.hosts() {
+            Ok(hosts) => hosts,
+            Err(failure) => return Ruled::of(Err(failure)),
+        };
+        let mut all = Ruled::default();
+        hosts.iter().for_each(|host| all.add(Ruled::of(self.instances_of(host))));
+        all
     }
 }
 
@@ -188,6 +201,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
     use weft_api::endpoint::{Asked, VERSIONS};
+    use weft_ring::peer;
 
     use super::*;
     use crate::store::Audit;
@@ -242,21 +256,27 @@ mod tests {
         let b = endpoint(&folder.path().join("b"), Answer::Done);
         let hosts = hosts(folder.path());
         hosts.put("i1", &[row("b")]).unwrap();
-        hosts.withdraw("i1").unwrap();
+        hosts.withdraw("i1", None).unwrap();
         let withdraw = Request::Withdraw { instance: "i1".to_owned() };
         let put = Request::Put { instance: "i1".to_owned(), rows: vec![row("b")] };
         assert_eq!(*b.lock().unwrap(), [put, withdraw.clone()]);
         assert!(a.lock().unwrap().is_empty());
         // Nobody knows where rows are that another process put.
-        hosts.withdraw("i1").unwrap();
-        assert_eq!(*a.lock().unwrap(), [withdraw]);
+        hosts.withdraw("i1", None).unwrap();
+        assert_eq!(*a.lock().unwrap(), [withdraw.clone()]);
+        // Unless it is kept where the VM is: then a host that is away is none of its business.
+        let hosts =
+            Hosts::new(["a", "dead"].map(|host| (host.to_owned(), folder.path().join(host))));
+        assert!(hosts.withdraw("i1", None).unwrap_err().is_away);
+        hosts.withdraw("i1", Some("a")).unwrap();
+        assert_eq!(a.lock().unwrap().last(), Some(&withdraw));
     }
 
     #[test]
     fn a_host_that_does_not_answer_is_not_taken_for_one_without_rows() {
         let folder = tempfile::tempdir().unwrap();
         let _a = endpoint(&folder.path().join("a"), Answer::Done);
-        let failure = hosts(folder.path()).withdraw("i1").unwrap_err();
+        let failure = hosts(folder.path()).withdraw("i1", None).unwrap_err();
         assert!(!failure.is_permanent && failure.is_away, "{failure}");
         assert!(failure.words.starts_with("host b: no endpoint answers at"), "{failure}");
         let failure = hosts(folder.path()).put("i1", &[row("c")]).unwrap_err();
@@ -269,9 +289,16 @@ mod tests {
         let path = folder.path().join("a");
         // Connections are made, and nobody reads what comes.
         let _hangs = UnixListener::bind(&path).unwrap();
-        let failure = Hosts::new([("a".to_owned(), path)]).withdraw("i1").unwrap_err();
+        let hosts = Hosts::new([("a".to_owned(), path.clone())]);
+        let failure = hosts.withdraw("i1", None).unwrap_err();
         assert!(failure.is_away && !failure.is_permanent, "{failure}");
         assert_eq!(failure.words, "host a: the endpoint did not answer within 3 s");
+        // Nor does it keep anybody when its queue is full.
+        let limit = std::time::Duration::from_millis(10);
+        let waiting: Vec<_> =
+            std::iter::from_fn(|| peer::connect_within(&path, limit).ok()).collect();
+        assert!(!waiting.is_empty());
+        assert_eq!(hosts.withdraw("i1", None).unwrap_err(), failure);
     }
 
     #[test]
@@ -294,8 +321,8 @@ mod tests {
         };
         store.remove_endpoint("a", &audit).unwrap();
         // Nobody is asked who was taken out of service.
-        hosts.withdraw("i1").unwrap();
-        assert_eq!(hosts.instances().unwrap(), Vec::<String>::new());
+        hosts.withdraw("i1", None).unwrap();
+        assert_eq!(hosts.instances(), Ruled::default());
         assert_eq!(asked.lock().unwrap().len(), 1);
     }
 
@@ -311,6 +338,24 @@ mod tests {
         assert_eq!(*asked.lock().unwrap(), all);
         assert_eq!(why_away(&path), None);
         assert!(why_away(&folder.path().join("b")).unwrap().contains("no endpoint answers"));
+    }
+
+    #[test]
+    fn what_hosts_have_is_said_of_those_that_answer_and_of_this_control_planes_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(Sqlite::open(&folder.path().join("db")).unwrap());
+        let own = store.instance_prefix() + "1";
+        let sockets = ["a", "b", "c"].map(|host| (host, folder.path().join(host)));
+        let of = |instances: &[&str]| Answer::Instances {
+            instances: instances.iter().map(|one| (*one).to_owned()).collect(),
+        };
+        let _a = endpoint(&sockets[0].1, of(&["elsewhere1"]));
+        let _c = endpoint(&sockets[2].1, of(&[&own, "elsewhere2"]));
+        let kept = sockets.map(|(host, path)| (host.to_owned(), path.display().to_string()));
+        store.put_endpoints(&kept).unwrap();
+        let Ruled { instances, unanswered } = Hosts::kept(store).instances();
+        assert_eq!(instances, [own]);
+        assert!(unanswered.unwrap().words.starts_with("host b: no endpoint answers"));
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn route(call: Call, service: &Arc<Service>, room: &Arc<Semaphore>) -> MethodRou
     on(filter, move |path: RawPathParams, request: Request| {
         let (service, room) = (Arc::clone(&service), Arc::clone(&room));
         async move {
-            let answered = answer(call, &service, &room, &path, request).await;
+            let answered = answer(call, &service, room, &path, request).await;
             answered.unwrap_or_else(|problem| refused(&problem))
         }
     })
@@ -79,7 +79,7 @@ fn route(call: Call, service: &Arc<Service>, room: &Arc<Semaphore>) -> MethodRou
 async fn answer(
     call: Call,
     service: &Arc<Service>,
-    room: &Semaphore,
+    room: Arc<Semaphore>,
     path: &RawPathParams,
     request: Request,
 ) -> Result<Response, Problem> {
@@ -94,9 +94,14 @@ async fn answer(
             .hint("try again in a moment")
     };
     // Who is still speaking has no place: anybody could take them all. Connections are bounded.
-    let _place = room.try_acquire().map_err(busy)?;
+    let place = room.try_acquire_owned().map_err(busy)?;
     let service = Arc::clone(service);
-    let answered = tokio::task::spawn_blocking(move || service.call(call, &ask)).await;
+    // Whoever hangs up is answered all the same, and the place is taken until then.
+    let answering = move || {
+        let _place = place;
+        service.call(call, &ask)
+    };
+    let answered = tokio::task::spawn_blocking(answering).await;
     let ended = |_| Problem::new(Kind::Internal, "the request's thread ended");
     Ok(shown(call.status(), answered.map_err(ended)??))
 }

@@ -46,20 +46,44 @@ pub trait Endpoint: Send + Sync + std::fmt::Debug {
     /// Why nobody knows.
     fn holds(&self, instance: &str, rows: &[GrantRow]) -> Result<bool, Failure>;
 
-    /// No rows of an instance, and no connection that they let through. Repeated, it does nothing.
+    /// No rows of an instance, and no connection that they let through: on the compute host where
+    /// its VM is, or on all if nobody knows it. Repeated, it does nothing.
     ///
     /// # Errors
     /// Why some may be in force.
-    fn withdraw(&self, instance: &str) -> Result<(), Failure>;
+    fn withdraw(&self, instance: &str, host: Option<&str>) -> Result<(), Failure>;
 
     /// Whether withdrawing rows ends what they let through: it does where they lead anywhere.
     fn cuts(&self) -> bool {
         true
     }
 
-    /// Instances with rows.
-    ///
-    /// # Errors
-    /// Why nobody knows.
-    fn instances(&self) -> Result<Vec<String>, Failure>;
+    /// Instances with rows, as far as anybody says.
+    fn instances(&self) -> Ruled;
+}
+
+/// Instances with rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ruled {
+    /// Those that are known.
+    pub instances: Vec<String>,
+    /// Why there may be others: the first who did not say.
+    pub unanswered: Option<Failure>,
+}
+
+impl Ruled {
+    /// What somebody said or why not.
+    #[must_use]
+    pub fn of(said: Result<Vec<String>, Failure>) -> Self {
+        match said {
+            Ok(instances) => Self { instances, unanswered: None },
+            Err(failure) => Self { instances: Vec::new(), unanswered: Some(failure) },
+        }
+    }
+
+    /// And what somebody else said.
+    pub fn add(&mut self, other: Self) {
+        self.instances.extend(other.instances);
+        self.unanswered = self.unanswered.take().or(other.unanswered);
+    }
 }

@@ -10,7 +10,8 @@ use crate::engine::Engine;
 use crate::execute::World;
 use crate::plan::Step;
 use crate::provision::{Failure, VmState};
-use crate::store::{Leading, NodeRow, Part, Store, StoreError, VGPU_PREFIX, Wanted};
+use crate::rules::Ruled;
+use crate::store::{InstanceRow, Leading, NodeRow, Part, Store, StoreError, VGPU_PREFIX, Wanted};
 
 /// Nodes that are looked at.
 const NODES_MAX: u32 = 100_000;
@@ -44,13 +45,17 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     if world.store.leading() != Leading::Here {
         return Err(Failure::passing("this replica does not have the lease now"));
     }
-    // What is there is looked at before what is known: what is made meanwhile is known then.
-    let vms = world.provisioner.inventory()?;
-    // A compute host that does not answer keeps the others from nothing.
-    let (ruled, unanswered) = match world.endpoint.instances() {
-        Ok(ruled) => (ruled, None),
+    // Nothing of what follows is needed for that, and it may take long, or come to nothing.
+    for id in world.store.unsettled()? {
+        engine.kick(&id);
+    }
+    // What is there is looked at before what is known: what is made meanwhile is known then. Who does
+    // not answer keeps the others from nothing.
+    let (vms, no_list) = match world.provisioner.inventory() {
+        Ok(vms) => (vms, None),
         Err(failure) => (Vec::new(), Some(failure)),
     };
+    let Ruled { instances: ruled, unanswered } = world.endpoint.instances();
     let nodes = world.store.nodes(&Part { limit: NODES_MAX, after: None, project: None })?;
     let mut vgpus = BTreeMap::new();
     offer(world, &nodes);
@@ -63,7 +68,7 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     let own = Own::of(world.store.as_ref())?;
     let live = &own.live;
     let mut swept = Swept::default();
-    let mut failed: Option<Failure> = unanswered;
+    let mut failed: Option<Failure> = no_list.or(unanswered);
     let mut note = |done: Result<usize, Failure>| {
         done.unwrap_or_else(|failure| {
             failed.get_or_insert(failure);
@@ -74,7 +79,7 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
         swept.vms += note(world.provisioner.terminate(vm).map(|_| 1));
     }
     for instance in ruled.iter().filter(|instance| !live.contains(*instance)) {
-        swept.rules += note(world.endpoint.withdraw(instance).map(|()| 1));
+        swept.rules += note(world.endpoint.withdraw(instance, None).map(|()| 1));
     }
     for (node, (admin, found)) in &vgpus {
         let (unknown, foreign): (Vec<String>, Vec<String>) =
@@ -87,11 +92,9 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
             tracing::warn!(node, vgpu = first, "another control plane has vGPUs on the node");
         }
     }
+    let mut silent = BTreeSet::new();
     for id in live {
-        note(look_at(world, id, &vgpus, &mut swept).map(|()| 0));
-    }
-    for id in world.store.unsettled()? {
-        engine.kick(&id);
+        note(look_at(world, id, &vgpus, &mut silent, &mut swept).map(|()| 0));
     }
     failed.map_or(Ok(swept), Err)
 }
@@ -166,8 +169,15 @@ impl Own {
 /// The vGPUs found on nodes that answer, by node, with their admin sockets.
 type OnNodes = BTreeMap<String, (String, Vec<String>)>;
 
-/// Whether a ready instance still has its VM, its vGPUs and its rules.
-fn look_at(world: &World, id: &str, found: &OnNodes, swept: &mut Swept) -> Result<(), Failure> {
+/// Whether a ready instance still has its VM, its vGPUs and its rules. Of `silent` hosts, to which
+/// those are added that do not answer, nobody asks for rules again.
+fn look_at(
+    world: &World,
+    id: &str,
+    found: &OnNodes,
+    silent: &mut BTreeSet<String>,
+    swept: &mut Swept,
+) -> Result<(), Failure> {
     let Some(instance) = world.store.instance(id)? else { return Ok(()) };
     if instance.wanted == Wanted::Absent || !instance.marks.has(Step::Confirm) {
         return Ok(());
@@ -182,14 +192,28 @@ fn look_at(world: &World, id: &str, found: &OnNodes, swept: &mut Swept) -> Resul
         swept.lost += 1;
         return Ok(());
     }
-    let rows = world.rows(&instance, &world.store.instance_cgpus(id)?)?;
+    let host = instance.found.host.clone().unwrap_or_default();
+    if silent.contains(&host) {
+        return Ok(());
+    }
+    let repaired = repair(world, &instance, swept);
+    if repaired.as_ref().is_err_and(|failure| failure.is_away) {
+        silent.insert(host);
+    }
+    repaired
+}
+
+/// Puts an instance's rules back if they are not there.
+fn repair(world: &World, instance: &InstanceRow, swept: &mut Swept) -> Result<(), Failure> {
+    let id = &instance.id;
+    let rows = world.rows(instance, &world.store.instance_cgpus(id)?)?;
     if !world.endpoint.holds(id, &rows)? {
         world.endpoint.put(id, &rows)?;
         swept.restored += 1;
         // Whoever began to remove it meanwhile may have withdrawn them before.
         let now = world.store.instance(id)?;
         if now.is_none_or(|now| now.wanted == Wanted::Absent) {
-            world.endpoint.withdraw(id)?;
+            world.withdraw(instance)?;
         }
     }
     Ok(())

@@ -72,6 +72,8 @@ pub struct Link {
     /// Frames of the peer that were handled, and as far as it was told.
     handled: AtomicU64,
     told: AtomicU64,
+    /// So many are handled for sure, as it was told when it came back: the last of them may wait.
+    promised: AtomicU64,
     /// Something is to be said even without frames.
     due: AtomicBool,
     channel: Mutex<Attached>,
@@ -85,6 +87,8 @@ struct Attached {
     channel: Option<Arc<Channel>>,
     /// Raised with every channel.
     number: u64,
+    /// Since when it is of no use.
+    lost: Option<Instant>,
     over: bool,
 }
 
@@ -92,7 +96,8 @@ impl Link {
     /// A link whose session has just begun on this connection.
     #[must_use]
     pub fn over(channel: Channel) -> Self {
-        let attached = Attached { channel: Some(Arc::new(channel)), number: 1, over: false };
+        let channel = Some(Arc::new(channel));
+        let attached = Attached { channel, number: 1, ..Attached::default() };
         Self { channel: Mutex::new(attached), ..Self::default() }
     }
 
@@ -102,11 +107,23 @@ impl Link {
     /// # Errors
     /// [`Closed`].
     pub fn push(&self, frames: &mut Vec<u8>) -> Result<(), Closed> {
+        self.push_while(frames, || true)
+    }
+
+    /// The same for as long as it is worth while, which is asked every [`HEARTBEAT`].
+    ///
+    /// # Errors
+    /// [`Closed`].
+    pub(crate) fn push_while(
+        &self,
+        frames: &mut Vec<u8>,
+        is_worth_while: impl Fn() -> bool,
+    ) -> Result<(), Closed> {
         if !self.outbox.has_room(frames.len()) {
             // What is waited for must be on its way.
             self.flush();
         }
-        self.outbox.push(frames)
+        self.outbox.push_while(frames, HEARTBEAT, is_worth_while)
     }
 
     /// Adds and sends whole frames without waiting, for the one that reads.
@@ -162,7 +179,8 @@ impl Link {
     /// frames, unless there are none; `None` when there is nothing to say.
     fn next(&self, ack: &mut Vec<u8>) -> Option<Option<Unsent>> {
         ack.clear();
-        let handled = self.handled.load(Ordering::Acquire);
+        // What it was told it will not hear less of.
+        let handled = self.handled().max(self.promised.load(Ordering::Acquire));
         let is_due = self.due.swap(false, Ordering::AcqRel);
         let unsent = self.outbox.take_unsent();
         if unsent.is_none() && !is_due {
@@ -199,25 +217,40 @@ impl Link {
             && let Some(channel) = attached.channel.take()
         {
             channel.close();
+            attached.lost.get_or_insert_with(Instant::now);
             drop(attached);
             self.changed.notify_all();
         }
     }
 
-    /// Has the reader leave the present connection: another one is offered.
-    pub fn interrupt(&self) {
-        let (channel, number) = self.attached();
-        if channel.is_some() {
-            self.detach(number);
+    /// The number of the present connection, for [`Self::interrupt`].
+    #[must_use]
+    pub(crate) fn number(&self) -> u64 {
+        self.attached().1
+    }
+
+    /// Has the reader leave the connection of this number: another one is offered.
+    pub(crate) fn interrupt(&self, number: u64) {
+        self.detach(number);
+    }
+
+    /// Since when no connection is there that its peer has not ended, as far as anybody looked. What
+    /// such a one has brought may still be read.
+    #[must_use]
+    pub(crate) fn lost_since(&self) -> Option<Instant> {
+        let mut attached = lock(&self.channel);
+        match &attached.channel {
+            Some(channel) if !channel.has_hung_up() => None,
+            Some(_) | None => Some(*attached.lost.get_or_insert_with(Instant::now)),
         }
     }
 
-    /// Goes on over another connection, whose peer has handled `count` frames of this side; what it
-    /// has not is sent again.
+    /// Goes on over another connection, whose peer has handled `count` frames of this side, and was
+    /// told that `promised` of its own are handled; what it has not is sent again.
     ///
     /// # Errors
     /// [`Impossible`]; the session is over then.
-    pub fn attach(&self, channel: Channel, count: u64) -> Result<(), Impossible> {
+    pub fn attach(&self, channel: Channel, count: u64, promised: u64) -> Result<(), Impossible> {
         {
             // Whoever sends on the old one is done with it first.
             let (old, number) = self.attached();
@@ -226,10 +259,12 @@ impl Link {
             }
             let _sending = lock(&self.sending);
             self.outbox.rewind(count)?;
-            self.told.store(self.handled(), Ordering::Relaxed);
+            self.promised.fetch_max(promised, Ordering::AcqRel);
+            self.told.store(promised, Ordering::Relaxed);
             let mut attached = lock(&self.channel);
             attached.channel = Some(Arc::new(channel));
             attached.number += 1;
+            attached.lost = None;
         }
         self.changed.notify_all();
         // The one that reads does the rest: if it waited here, and its peer as well, nobody read.
@@ -524,7 +559,8 @@ mod tests {
         let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
         let identity = Identity::from_pkcs8(made.as_ref()).unwrap();
         let config = client_config(identity.digest()).unwrap();
-        let greeting = thread::spawn(move || Channel::connect(near, config).unwrap());
+        let deadline = Instant::now() + SILENCE_MAX;
+        let greeting = thread::spawn(move || Channel::connect(near, config, deadline).unwrap());
         let mut tls = ServerConnection::new(identity.server_config().unwrap()).unwrap();
         while tls.is_handshaking() || tls.wants_write() {
             tls.complete_io(&mut far).unwrap();

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::frame::{Front, front};
 
@@ -157,9 +158,27 @@ impl Outbox {
     /// # Errors
     /// [`Closed`].
     pub fn push(&self, frames: &mut Vec<u8>) -> Result<(), Closed> {
+        self.push_while(frames, Duration::MAX, || true)
+    }
+
+    /// The same for as long as it is worth while, which is asked every so often.
+    ///
+    /// # Errors
+    /// [`Closed`].
+    pub fn push_while(
+        &self,
+        frames: &mut Vec<u8>,
+        every: Duration,
+        is_worth_while: impl Fn() -> bool,
+    ) -> Result<(), Closed> {
         let mut state = self.state();
         while !state.closed && !state.has_room(frames.len()) {
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.room.wait_timeout(state, every);
+            let waited = waited.unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            if waited.1.timed_out() && !is_worth_while() {
+                return Err(Closed);
+            }
         }
         if state.closed {
             return Err(Closed);
@@ -365,6 +384,22 @@ mod tests {
         }
         outbox.close();
         assert_eq!(pushing.join().unwrap().1, Err(Closed));
+    }
+
+    #[test]
+    fn who_is_waited_for_in_vain_is_given_up() {
+        let outbox = Outbox::default();
+        let mut large = Vec::new();
+        Frame::Block { offset: 0, bytes: &[0; crate::frame::PIECE] }.encode(&mut large);
+        let asked = std::cell::Cell::new(0);
+        while outbox.has_room(large.len()) {
+            outbox.push(&mut large.clone()).unwrap();
+        }
+        let pushed = outbox.push_while(&mut large, Duration::from_millis(1), || {
+            asked.set(asked.get() + 1);
+            asked.get() < 3
+        });
+        assert_eq!((pushed, asked.get()), (Err(Closed), 3));
     }
 
     fn large_len() -> usize {

@@ -8,12 +8,21 @@
 use std::collections::BTreeMap;
 
 use weft_wire::Command;
-use weft_wire::codec::decode_all;
+use weft_wire::codec::{Field, Reader, decode_all};
 use weft_wire::command::{
-    Block, Endpoint, GraphNode, GraphWork, LaunchSpec, Payload, Place, Shape,
+    Block, Endpoint, GraphNode, GraphWork, LIST_BYTES_MAX, LaunchSpec, Payload, Place, Shape,
 };
 use weft_wire::id::{GraphExecId, StreamId};
 use weft_wire::progress::STREAM_WORDS;
+
+/// Nodes of a graph, and bytes of a kernel's parameters, beyond which a worker refuses the command:
+/// nothing is noted of such.
+const GRAPH_NODES_MAX: u32 = 1 << 16;
+const PARAM_BYTES_MAX: u64 = 64 << 10;
+
+/// Most uses of pinned memory by all graphs of a session together: a gateway keeps those of all its
+/// sessions.
+const GRAPH_ROWS_MAX: usize = 1 << 16;
 
 /// Rows of bytes in slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +124,13 @@ impl Touched {
     }
 
     fn is_empty(&self) -> bool {
-        !self.may_write() && self.reads.is_empty() && self.watched.is_none()
+        self.rows() == 0 && self.watched.is_none()
+    }
+
+    /// How many rows it has in all.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.reads.len() + self.writes.len() + self.given.len()
     }
 
     fn add(&mut self, other: &Self) {
@@ -139,15 +154,17 @@ pub struct Window {
     bytes: u64,
     /// Length by address.
     allocations: BTreeMap<u64, u64>,
-    /// What each node of a graph touches.
-    graphs: BTreeMap<GraphExecId, Vec<Touched>>,
+    /// What each node of a graph touches, of those that touch anything.
+    graphs: BTreeMap<GraphExecId, BTreeMap<u32, Touched>>,
+    /// Of all graphs.
+    graph_rows: usize,
 }
 
 impl Window {
     /// The window of a session.
     #[must_use]
     pub fn new(base: u64, bytes: u64) -> Self {
-        Self { base, bytes, allocations: BTreeMap::new(), graphs: BTreeMap::new() }
+        Self { base, bytes, allocations: BTreeMap::new(), graphs: BTreeMap::new(), graph_rows: 0 }
     }
 
     /// Offset of bytes in the window; `None` when they do not all lie in it.
@@ -170,8 +187,15 @@ impl Window {
     }
 
     /// What a command touches. `block` gives the bytes that it brings along.
-    pub fn touched(&mut self, command: &Command<'_>, block: Blocks<'_>) -> Touched {
-        self.note(command, block);
+    ///
+    /// # Errors
+    /// [`Unrelayed::Graphs`].
+    pub fn touched(
+        &mut self,
+        command: &Command<'_>,
+        block: Blocks<'_>,
+    ) -> Result<Touched, Unrelayed> {
+        self.note(command, block)?;
         let mut touched = Touched::default();
         if let Command::Copy { dst, src, shape, .. } | Command::CopySync { dst, src, shape, .. } =
             command
@@ -189,46 +213,75 @@ impl Window {
             let word = Watched { address: *address, bytes };
             touched.watched = self.holds(&Rows::linear(*address, bytes)).then_some(word);
         } else if let Command::GraphLaunch { graph, .. } = command {
-            for node in self.graphs.get(graph).into_iter().flatten() {
+            for node in self.graphs.get(graph).into_iter().flat_map(BTreeMap::values) {
                 touched.add(node);
             }
         }
-        touched
+        Ok(touched)
     }
 
     /// Notes what later commands refer to.
-    fn note(&mut self, command: &Command<'_>, block: Blocks<'_>) {
+    fn note(&mut self, command: &Command<'_>, block: Blocks<'_>) -> Result<(), Unrelayed> {
         if let Command::PinnedRange { address, bytes, used } = command {
             match used {
                 0 => drop(self.allocations.remove(address)),
                 _ => drop(self.allocations.insert(*address, *bytes)),
             }
         } else if let Command::GraphInstantiate { graph, nodes, .. } = command {
-            let bytes = block(nodes).unwrap_or_default();
-            let nodes: Vec<GraphNode<'_>> = decode_all(&bytes).unwrap_or_default();
-            let touched = nodes.iter().map(|node| self.node(node, block)).collect();
-            self.graphs.insert(*graph, touched);
+            self.forget(*graph);
+            self.note_graph(*graph, &list(nodes, block), block)?;
         } else if let Command::GraphSetNode { graph, node, node_bytes } = command {
-            let bytes = block(node_bytes).unwrap_or_default();
-            if let Ok(changed) = decode_all::<GraphNode<'_>>(&bytes) {
+            if let Ok(changed) = decode_all::<GraphNode<'_>>(&list(node_bytes, block)) {
                 let touched = self.node(&changed, block);
-                self.set_node(*graph, *node, touched);
+                self.set_node(*graph, *node, touched)?;
             }
         } else if let Command::GraphSetKernel { graph, node, launch } = command {
             let mut touched = Touched::default();
             self.kernel(&mut touched, launch, block);
-            self.set_node(*graph, *node, touched);
+            self.set_node(*graph, *node, touched)?;
         } else if let Command::GraphDestroy { graph } = command {
-            self.graphs.remove(graph);
+            self.forget(*graph);
         }
+        Ok(())
     }
 
-    fn set_node(&mut self, graph: GraphExecId, node: u32, touched: Touched) {
-        let nodes = self.graphs.get_mut(&graph);
-        let index = usize::try_from(node).unwrap_or(usize::MAX);
-        if let Some(node) = nodes.and_then(|nodes| nodes.get_mut(index)) {
-            *node = touched;
+    /// Notes a graph's nodes as far as they make sense: a worker refuses what is wrong with any.
+    fn note_graph(
+        &mut self,
+        graph: GraphExecId,
+        bytes: &[u8],
+        block: Blocks<'_>,
+    ) -> Result<(), Unrelayed> {
+        let mut reader = Reader::new(bytes);
+        let count = u32::decode(&mut reader).unwrap_or(0);
+        for index in 0..count.min(GRAPH_NODES_MAX) {
+            // One after the other: all together may be a hundred times their bytes.
+            let Ok(node) = GraphNode::decode(&mut reader) else { break };
+            let touched = self.node(&node, block);
+            self.set_node(graph, index, touched)?;
         }
+        Ok(())
+    }
+
+    fn set_node(
+        &mut self,
+        graph: GraphExecId,
+        node: u32,
+        touched: Touched,
+    ) -> Result<(), Unrelayed> {
+        let nodes = self.graphs.entry(graph).or_default();
+        let rows = touched.rows();
+        let before = if rows == 0 { nodes.remove(&node) } else { nodes.insert(node, touched) };
+        if nodes.is_empty() {
+            self.graphs.remove(&graph);
+        }
+        self.graph_rows = self.graph_rows + rows - before.map_or(0, |before| before.rows());
+        if self.graph_rows > GRAPH_ROWS_MAX { Err(Unrelayed::Graphs) } else { Ok(()) }
+    }
+
+    fn forget(&mut self, graph: GraphExecId) {
+        let nodes = self.graphs.remove(&graph).unwrap_or_default();
+        self.graph_rows -= nodes.values().map(Touched::rows).sum::<usize>();
     }
 
     fn node(&self, node: &GraphNode<'_>, block: Blocks<'_>) -> Touched {
@@ -273,10 +326,11 @@ impl Window {
         let from_arena;
         let params: &[u8] = match &launch.params {
             Payload::Inline(bytes) => bytes,
-            Payload::Arena(named) => {
+            Payload::Arena(named) if named.bytes <= PARAM_BYTES_MAX => {
                 from_arena = block(named).unwrap_or_default();
                 &from_arena
             }
+            Payload::Arena(_) => &[],
             // Nobody sends them so.
             Payload::Pinned { .. } => &[],
         };
@@ -296,6 +350,12 @@ impl Window {
             }
         }
     }
+}
+
+/// The bytes of an encoded list, if a worker takes so many.
+fn list(named: &Block, block: Blocks<'_>) -> Vec<u8> {
+    let is_taken = usize::try_from(named.bytes).is_ok_and(|bytes| bytes <= LIST_BYTES_MAX);
+    if is_taken { block(named).unwrap_or_default() } else { Vec::new() }
 }
 
 /// Counts the commands of each stream, as the worker does ([`weft_wire::progress`]).
@@ -318,18 +378,27 @@ pub struct Until {
     pub value: u64,
 }
 
-/// A stream whose word does not exist.
+/// Uses of pinned memory that are not relayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a remote session uses pinned memory in the first {STREAM_WORDS} streams of a program only"
-)]
-pub struct Uncounted;
+pub enum Unrelayed {
+    /// In a stream that has no progress word.
+    #[error(
+        "a remote session uses pinned memory in the first {STREAM_WORDS} streams of a program only"
+    )]
+    Stream,
+    /// In too many places of graphs.
+    #[error("the graphs of a remote session use pinned memory in {GRAPH_ROWS_MAX} places at most")]
+    Graphs,
+}
 
 impl Counts {
     /// Counts a command; when it will have ended.
-    pub fn count(&mut self, stream: StreamId) -> Result<Until, Uncounted> {
+    ///
+    /// # Errors
+    /// [`Unrelayed::Stream`].
+    pub fn count(&mut self, stream: StreamId) -> Result<Until, Unrelayed> {
         let index = usize::try_from(stream.index).unwrap_or(usize::MAX);
-        let count = self.0.get_mut(index).ok_or(Uncounted)?;
+        let count = self.0.get_mut(index).ok_or(Unrelayed::Stream)?;
         *count += 1;
         Ok(Until { word: stream.index, value: *count })
     }
@@ -338,14 +407,14 @@ impl Counts {
 /// What a command touches and when it will be over; `None` when it touches nothing.
 ///
 /// # Errors
-/// [`Uncounted`].
+/// [`Unrelayed`].
 pub fn pending(
     window: &mut Window,
     counts: &mut Counts,
     command: &Command<'_>,
     block: Blocks<'_>,
-) -> Result<Option<(Until, Touched)>, Uncounted> {
-    let touched = window.touched(command, block);
+) -> Result<Option<(Until, Touched)>, Unrelayed> {
+    let touched = window.touched(command, block)?;
     let Some(stream) = command.stream() else { return Ok(None) };
     let until = counts.count(stream);
     if touched.is_empty() {
@@ -363,7 +432,7 @@ mod tests {
     fn window() -> Window {
         let mut window = Window::new(BASE, 1 << 20);
         let range = Command::PinnedRange { address: BASE + 4096, bytes: 8192, used: 1 };
-        assert_eq!(window.touched(&range, &|_| None), Touched::default());
+        assert_eq!(window.touched(&range, &|_| None), Ok(Touched::default()));
         window
     }
 
@@ -383,22 +452,22 @@ mod tests {
         let stream = StreamId::LEGACY;
         let (dst, src) = (device(0x3000_0000_0000), pinned(BASE + 4096, 64));
         let copy = Command::Copy { stream, dst, src, shape: shape.clone() };
-        let touched = window.touched(&copy, &|_| None);
+        let touched = window.touched(&copy, &|_| None).unwrap();
         let runs: Vec<_> = touched.reads[0].runs().collect();
         assert_eq!(runs, [0, 64, 128].map(|offset| (BASE + 4096 + offset, 16)));
         assert!(!touched.may_write());
         // A pinned address counts however it is named.
         let (dst, src) = (device(BASE + 64), device(0x3000_0000_0000));
         let copy = Command::CopySync { stream, dst, src, shape: Shape { height: 1, ..shape } };
-        assert_eq!(window.touched(&copy, &|_| None).writes, [Rows::linear(BASE + 64, 16)]);
+        assert_eq!(window.touched(&copy, &|_| None).unwrap().writes, [Rows::linear(BASE + 64, 16)]);
         // What does not lie in the window is the worker's to refuse.
         let far = pinned(BASE + (1 << 20) - 8, 0);
         let shape = Shape { width: 16, height: 1, depth: 1 };
         let copy = Command::Copy { stream, dst: device(0), src: far, shape };
-        assert!(window.touched(&copy, &|_| None).is_empty());
+        assert!(window.touched(&copy, &|_| None).unwrap().is_empty());
         let huge = Shape { width: u64::MAX, height: u64::MAX, depth: u64::MAX };
         let copy = Command::Copy { stream, dst: device(0), src: pinned(BASE, 8), shape: huge };
-        assert!(window.touched(&copy, &|_| None).is_empty());
+        assert!(window.touched(&copy, &|_| None).unwrap().is_empty());
     }
 
     #[test]
@@ -419,12 +488,12 @@ mod tests {
         let stream = StreamId { index: 4, generation: 1 };
         let command = Command::Launch { stream, launch };
         let whole = [Rows::linear(BASE + 4096, 8192)];
-        assert_eq!(window.touched(&command, &|_| None).given, whole);
+        assert_eq!(window.touched(&command, &|_| None).unwrap().given, whole);
         let mut counts = Counts::default();
         let (until, _) = pending(&mut window, &mut counts, &command, &|_| None).unwrap().unwrap();
         assert_eq!(until, Until { word: 4, value: 1 });
         let freed = Command::PinnedRange { address: BASE + 4096, bytes: 8192, used: 0 };
-        window.touched(&freed, &|_| None);
+        window.touched(&freed, &|_| None).unwrap();
         assert_eq!(pending(&mut window, &mut counts, &command, &|_| None), Ok(None));
     }
 
@@ -439,10 +508,54 @@ mod tests {
         let block = Block { offset: 0, bytes: bytes.len() as u64, release: 0 };
         let context = weft_wire::id::ContextId { index: 0, generation: 0 };
         let made = Command::GraphInstantiate { context, graph, nodes: block.clone() };
-        window.touched(&made, &|_| Some(bytes.clone()));
+        window.touched(&made, &|_| Some(bytes.clone())).unwrap();
         let launch = Command::GraphLaunch { graph, stream: StreamId::LEGACY };
-        assert_eq!(window.touched(&launch, &|_| None).reads, [Rows::linear(BASE, 8)]);
-        window.touched(&Command::GraphDestroy { graph }, &|_| None);
-        assert!(window.touched(&launch, &|_| None).is_empty());
+        assert_eq!(window.touched(&launch, &|_| None).unwrap().reads, [Rows::linear(BASE, 8)]);
+        window.touched(&Command::GraphDestroy { graph }, &|_| None).unwrap();
+        assert!(window.touched(&launch, &|_| None).unwrap().is_empty());
+    }
+
+    /// A graph of so many copies from pinned memory, after as many nodes that do nothing.
+    fn graph(index: u32, copies: usize) -> (Command<'static>, Vec<u8>) {
+        let shape = Shape { width: 8, height: 1, depth: 1 };
+        let node = |work| GraphNode { after: vec![], work };
+        let copy =
+            || GraphWork::Copy { dst: device(1), src: pinned(BASE, 0), shape: shape.clone() };
+        let mut nodes: Vec<_> = (0..copies).map(|_| node(GraphWork::Empty)).collect();
+        nodes.extend((0..copies).map(|_| node(copy())));
+        let bytes = weft_wire::codec::encode_to_vec(&nodes, LIST_BYTES_MAX).unwrap();
+        let block = Block { offset: 0, bytes: bytes.len() as u64, release: 0 };
+        let context = weft_wire::id::ContextId { index: 0, generation: 0 };
+        let graph = GraphExecId { index, generation: 1 };
+        (Command::GraphInstantiate { context, graph, nodes: block }, bytes)
+    }
+
+    #[test]
+    fn what_is_kept_of_graphs_is_bounded() {
+        let mut window = window();
+        let (made, bytes) = graph(1, GRAPH_ROWS_MAX / 4);
+        for _ in 0..5 {
+            // The same again takes the place of what was there.
+            window.touched(&made, &|_| Some(bytes.clone())).unwrap();
+            assert_eq!(window.graph_rows, GRAPH_ROWS_MAX / 4);
+        }
+        let (more, bytes) = graph(2, GRAPH_ROWS_MAX / 2);
+        window.touched(&more, &|_| Some(bytes.clone())).unwrap();
+        let (beyond, bytes) = graph(3, GRAPH_ROWS_MAX / 4 + 1);
+        let refused = window.touched(&beyond, &|_| Some(bytes.clone()));
+        assert_eq!(refused, Err(Unrelayed::Graphs));
+        for index in 1..4 {
+            let graph = GraphExecId { index, generation: 1 };
+            window.touched(&Command::GraphDestroy { graph }, &|_| None).unwrap();
+        }
+        assert_eq!((window.graph_rows, window.graphs.len()), (0, 0));
+        // Nodes that touch nothing are not kept, and lists that a worker refuses are not read.
+        let (empty, bytes) = graph(4, 0);
+        window.touched(&empty, &|_| Some(bytes.clone())).unwrap();
+        assert_eq!(window.graphs.len(), 0);
+        let Command::GraphInstantiate { context, graph, nodes } = empty else { unreachable!() };
+        let nodes = Block { bytes: LIST_BYTES_MAX as u64 + 1, ..nodes };
+        let huge = Command::GraphInstantiate { context, graph, nodes };
+        window.touched(&huge, &|_| panic!("it is read")).unwrap();
     }
 }

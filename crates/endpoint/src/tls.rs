@@ -7,8 +7,8 @@ use std::io::{self, BufRead as _, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ring::signature::Ed25519KeyPair;
@@ -71,7 +71,7 @@ impl Identity {
     /// The key in the file, which is made if it is not there.
     ///
     /// # Errors
-    /// When the file cannot be read or written, is no key, or is open to others.
+    /// When the file cannot be read or written, or is no key.
     pub fn at(path: &Path) -> Result<Self> {
         let shown = path.display();
         match fs::read(path) {
@@ -80,11 +80,14 @@ impl Identity {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let made = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new());
                 let made = made.map_err(|_| anyhow::anyhow!("no key could be made"))?;
+                // Under its name it is whole, or a crash would leave what is no key for ever.
+                let fresh = path.with_extension("new");
                 let mut options = fs::File::options();
-                let file = options.write(true).create_new(true).mode(0o600).open(path);
+                let file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh);
                 let written = file.and_then(|mut file| {
                     file.write_all(made.as_ref())?;
-                    file.sync_all()
+                    file.sync_all()?;
+                    fs::rename(&fresh, path)
                 });
                 written.with_context(|| format!("cannot write the gateway's key to {shown}"))?;
                 Self::from_pkcs8(made.as_ref())
@@ -197,6 +200,34 @@ pub fn client_config(digest: [u8; 32]) -> Result<Arc<ClientConfig>> {
     Ok(Arc::new(config))
 }
 
+/// Says or hears some bytes of a handshake.
+fn go_on(tls: &mut ClientConnection, socket: &mut TcpStream) -> io::Result<()> {
+    if tls.wants_write() {
+        return again_if_interrupted(tls.write_tls(socket)).map(drop);
+    }
+    match again_if_interrupted(tls.read_tls(socket))? {
+        Some(0) => Err(ErrorKind::UnexpectedEof.into()),
+        Some(_) => {
+            let processed = tls.process_new_packets();
+            processed.map(drop).map_err(|error| {
+                // The other side is told why, if it listens.
+                let _ = tls.write_tls(socket);
+                io::Error::new(ErrorKind::InvalidData, error)
+            })
+        }
+        None => Ok(()),
+    }
+}
+
+/// `None` for what a signal, or a time limit that is looked at elsewhere, has ended.
+fn again_if_interrupted(done: io::Result<usize>) -> io::Result<Option<usize>> {
+    match done {
+        Ok(count) => Ok(Some(count)),
+        Err(error) if error.kind() == ErrorKind::Interrupted || is_timeout(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Whether [`Channel::connect`] failed because the other side is not who it should be, or speaks
 /// something else; a connection that breaks off or stays silent says nothing of that.
 #[must_use]
@@ -235,6 +266,8 @@ pub struct Channel {
     sending: Mutex<()>,
     /// Read, and given back.
     early: Mutex<Vec<u8>>,
+    /// A peer that takes nothing for so long is lost.
+    stall_max: OnceLock<Duration>,
 }
 
 impl Channel {
@@ -242,12 +275,23 @@ impl Channel {
     ///
     /// # Errors
     /// The system's or TLS's; in words for people.
-    pub fn connect(socket: TcpStream, config: Arc<ClientConfig>) -> Result<Self> {
+    pub fn connect(
+        socket: TcpStream,
+        config: Arc<ClientConfig>,
+        deadline: Instant,
+    ) -> Result<Self> {
         let name = ServerName::try_from("weft").context("a name")?;
         let mut tls = ClientConnection::new(config, name)?;
         let mut socket = socket;
         while tls.is_handshaking() {
-            tls.complete_io(&mut socket)?;
+            // Who says a byte now and then does not hold it up for longer.
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::from(ErrorKind::TimedOut).into());
+            }
+            socket.set_read_timeout(Some(left))?;
+            socket.set_write_timeout(Some(left))?;
+            go_on(&mut tls, &mut socket)?;
         }
         ensure!(tls.alpn_protocol() == Some(ALPN), "the other side does not speak {ALPN:?}");
         Self::new(socket, tls.into())
@@ -262,7 +306,13 @@ impl Channel {
         socket.set_nonblocking(false)?;
         tls.set_buffer_limit(None);
         let (tls, early) = (Mutex::new(tls), Mutex::default());
-        Ok(Self { tls, socket, sending: Mutex::default(), early })
+        Ok(Self { tls, socket, sending: Mutex::default(), early, stall_max: OnceLock::new() })
+    }
+
+    /// Has sending fail when the peer takes nothing for so long: one that always reads.
+    pub(crate) fn expect_reader(&self, stall_max: Duration) {
+        // Said twice it is the same.
+        let _ = self.stall_max.set(stall_max);
     }
 
     /// How long [`Self::receive`] waits.
@@ -303,7 +353,9 @@ impl Channel {
                     }
                     // Meanwhile others may read, or two that both send much wait for each other.
                     drop(tls);
-                    self.await_socket(PollFlags::OUT, None)?;
+                    if !self.await_socket(PollFlags::OUT, self.stall_max.get().copied())? {
+                        return Err(ErrorKind::TimedOut.into());
+                    }
                     tls = lock(&self.tls);
                 }
                 Err(error) => return Err(error),
@@ -317,14 +369,14 @@ impl Channel {
     /// # Errors
     /// The system's.
     pub(crate) fn await_either(&self, limit: Duration) -> io::Result<()> {
-        self.await_socket(PollFlags::IN | PollFlags::OUT, Some(limit))
+        self.await_socket(PollFlags::IN | PollFlags::OUT, Some(limit)).map(drop)
     }
 
-    fn await_socket(&self, events: PollFlags, limit: Option<Duration>) -> io::Result<()> {
+    /// Whether it came to one of them.
+    fn await_socket(&self, events: PollFlags, limit: Option<Duration>) -> io::Result<bool> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let mut polled = [PollFd::new(&self.socket, events)];
-        rustix::io::retry_on_intr(|| poll(&mut polled, limit.as_ref()))?;
-        Ok(())
+        Ok(rustix::io::retry_on_intr(|| poll(&mut polled, limit.as_ref()))? > 0)
     }
 
     /// Has [`Self::receive`] give these bytes once more, before others.

@@ -69,7 +69,8 @@ impl DaemonSide {
     /// Asks the session to stand still and to say so, once for each `number`.
     pub fn ask_to_pause(&self, number: u64) {
         self.page.pause.store(number, Ordering::Release);
-        self.doorbell.wake();
+        // Whether its worker sleeps is said in memory that its program writes to.
+        self.doorbell.wake_surely();
     }
 
     /// Asks the session to tell of results, or no more.

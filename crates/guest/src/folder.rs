@@ -33,8 +33,8 @@ impl Folder {
         let found = fs::metadata(&path)?;
         let own = rustix::process::geteuid().as_raw();
         ensure!(
-            found.uid() == own && found.mode() & 0o002 == 0,
-            "{} is another user's, or everybody may write to it: whoever opens a socket there is \
+            found.uid() == own && found.mode() & 0o022 == 0,
+            "{} is another user's, or others may write to it: whoever opens a socket there is \
              the machine. Name a folder of your own (--folder), or none",
             path.display()
         );
@@ -136,15 +136,15 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_in_which_everybody_may_write_is_refused() {
+    fn a_folder_in_which_others_may_write_is_refused() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("ports");
         assert_eq!(Folder::given(path.clone()).unwrap().path(), path);
         assert!(path.exists(), "one that was named stays");
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o770)).unwrap();
         let refused = Folder::given(path).unwrap_err().to_string();
-        assert!(refused.contains("everybody may write"), "{refused}");
+        assert!(refused.contains("others may write"), "{refused}");
     }
 
     #[test]

@@ -58,6 +58,20 @@ fn a_vgpu_with_a_token_needs_it() {
 }
 
 #[test]
+fn what_comes_with_an_endpoints_key_is_a_grant_or_nothing() {
+    let node = Node::start(&[]);
+    let mut hello = hello();
+    hello.body.vgpu = "squatted".to_owned();
+    for grant in ["x", "weft1", "weft1.00"] {
+        hello.body.token = format!("{grant}.{}", "09".repeat(32));
+        let (code, message) = node.refused(&hello.to_bytes().unwrap());
+        assert_eq!(code, RefusalCode::Permission as u16, "{message}");
+        assert!(message.contains("not a grant"), "{message}");
+    }
+    assert!(node.admin().stats().unwrap().vgpus.iter().all(|vgpu| vgpu.name != "squatted"));
+}
+
+#[test]
 fn sessions_are_bounded() {
     let node = Node::start(&["limits.sessions=1"]);
     let first = node.attach(&hello());

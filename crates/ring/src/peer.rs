@@ -5,11 +5,12 @@ use std::fs::Permissions;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -97,6 +98,22 @@ pub fn connect_plain(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
+}
+
+/// Connects a stream of bytes to the socket at `path`, whose listener takes connections in within
+/// `limit`: one that has stopped takes as many as its queue has room for, and then keeps all
+/// others waiting. Each read and write of it may take as long.
+///
+/// # Errors
+/// The system's; [`io::ErrorKind::WouldBlock`] once the time is over.
+pub fn connect_within(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    // Connecting is bounded by what sending is (unix(7)).
+    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(limit))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
 }
 
 /// Listens at `path`, where nothing may lie, for whoever `mode` lets connect.
@@ -331,6 +348,17 @@ impl AsFd for Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_takes_no_connections_in_keeps_nobody_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let _stopped = listen_stream(&path, 0o600, 1).unwrap();
+        let limit = Duration::from_millis(20);
+        let kept: Result<Vec<UnixStream>, io::Error> =
+            (0..64).map(|_| connect_within(&path, limit)).collect();
+        assert_eq!(kept.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
 
     #[test]
     fn bytes_come_without_the_descriptors_beside_them() {

@@ -82,19 +82,18 @@ impl Client {
     }
 
     fn open(path: &Path, named: bool) -> Result<Self, AdminError> {
-        let stream = UnixStream::connect(path).map_err(|source| {
+        let stream = peer::connect_within(path, ANSWER_TIMEOUT).map_err(|source| {
             let path = path.to_owned();
-            if source.kind() == io::ErrorKind::PermissionDenied {
-                AdminError::Permission { path }
-            } else {
-                AdminError::NotRunning { paths: vec![path], source }
+            match source.kind() {
+                io::ErrorKind::PermissionDenied => AdminError::Permission { path },
+                // It takes nobody in: it hangs, and runs.
+                io::ErrorKind::WouldBlock => AdminError::Io(source),
+                _ => AdminError::NotRunning { paths: vec![path], source },
             }
         })?;
         if let Some(uid) = peer::stranger(&stream, named)? {
             return Err(AdminError::Stranger { path: path.to_owned(), uid });
         }
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 

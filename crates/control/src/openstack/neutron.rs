@@ -12,9 +12,12 @@ pub struct NetworkPort {
     pub id: String,
     /// Its network's id.
     pub network_id: String,
-    /// The server that it is of.
+    /// The server that it is of, as its owner may say of another one, too.
     #[serde(default)]
     pub device_id: String,
+    /// Its project's id.
+    #[serde(default)]
+    pub tenant_id: String,
     /// `ACTIVE` when its host has it.
     pub status: String,
     /// The hardware address.

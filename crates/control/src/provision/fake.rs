@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Failure, Provisioner, VmSpec, VmState};
 use crate::nodes::{NodeFacts, Nodes, VgpuSpec};
-use crate::rules::{Endpoint, GrantRow};
+use crate::rules::{Endpoint, GrantRow, Ruled};
 use crate::store::{GpuFound, Port};
 
 /// All that a cloud has outside the control plane.
@@ -200,14 +200,14 @@ impl Endpoint for Fake {
         self.act("holds", |inner| inner.rules.get(instance).is_some_and(|found| found == rows))
     }
 
-    fn withdraw(&self, instance: &str) -> Result<(), Failure> {
+    fn withdraw(&self, instance: &str, _host: Option<&str>) -> Result<(), Failure> {
         self.act("withdraw", |inner| {
             inner.rules.remove(instance);
         })
     }
 
-    fn instances(&self) -> Result<Vec<String>, Failure> {
-        self.act("instances", |inner| inner.rules.keys().cloned().collect())
+    fn instances(&self) -> Ruled {
+        Ruled::of(self.act("instances", |inner| inner.rules.keys().cloned().collect()))
     }
 }
 

@@ -213,6 +213,11 @@ pub trait Provisioner: Send + Sync + std::fmt::Debug {
     /// Why it may still be there.
     fn terminate(&self, id: &str) -> Result<bool, Failure>;
 
+    /// Whether a VM that was taken away has ended: a batch system's job is not this one's to end.
+    fn ends(&self) -> bool {
+        true
+    }
+
     /// The VMs that there are.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use super::{Delivery, Failure, Provisioner, VmSpec, VmState, ensure_room};
-use crate::rules::{Endpoint, GrantRow};
+use crate::rules::{Endpoint, GrantRow, Ruled};
 use crate::store::Port;
 
 /// How instances of jobs are called: this, the job's number, and the node's name.
@@ -150,6 +150,10 @@ impl Provisioner for Slurm {
         }
     }
 
+    fn ends(&self) -> bool {
+        false
+    }
+
     fn inventory(&self) -> Result<Vec<String>, Failure> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -178,7 +182,7 @@ impl Endpoint for Slurm {
         Ok(true)
     }
 
-    fn withdraw(&self, _instance: &str) -> Result<(), Failure> {
+    fn withdraw(&self, _instance: &str, _host: Option<&str>) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -186,8 +190,8 @@ impl Endpoint for Slurm {
         false
     }
 
-    fn instances(&self) -> Result<Vec<String>, Failure> {
-        Ok(Vec::new())
+    fn instances(&self) -> Ruled {
+        Ruled::default()
     }
 }
 

@@ -44,7 +44,7 @@ impl Service {
         let found = found.ok_or_else(|| missing("endpoint of host", host))?;
         let ended = store.remove_endpoint(host, &actor.did(host)).map_err(in_use)?;
         self.world().provisioner.endpoint_removed(host);
-        ended.iter().for_each(|instance| self.engine.kick(instance));
+        ended.iter().for_each(|instance| self.engine.remove(instance));
         match hosts::clear(Path::new(&found.socket), &store.instance_prefix()) {
             Ok(rules) => tracing::info!(host, rules, "the endpoint was taken out of service"),
             Err(failure) => {

@@ -8,9 +8,9 @@ use weft_sched::placement::{AMOUNT_MAX, CGPUS_MAX};
 
 use super::{Actor, Answer, Ask, Reply, Service, json, missing, named, page, parse};
 use crate::allocate::broken;
+use crate::clock;
 use crate::engine::{GIVEN_BACK, QUOTA};
 use crate::execute::DRAINED;
-use crate::plan;
 use crate::provision::Delivery;
 use crate::random;
 use crate::store::shared::{charged, demand};
@@ -48,7 +48,7 @@ impl Service {
         }
         let found = self.store().operation(&row.operation).map_err(broken)?;
         let events = found.map(|(_, events)| events).unwrap_or_default();
-        let has_ended = plan::has_ended(row.marks, self.world().endpoint.cuts());
+        let has_ended = self.world().has_ended(row.marks);
         Ok(waits(&events, has_ended).map(|(who, quota)| match actor.administrates() {
             true => format!("{who}; {quota}"),
             false => format!("somebody does not answer (an administrator sees who); {quota}"),
@@ -62,7 +62,7 @@ impl Service {
         let key = ask.key.as_ref().map(|key| self::key(actor, key, ask)).transpose()?;
         // A request that was carried out before takes nothing, whether there is room now or not.
         if let Some(key) = &key
-            && let Some(instance) = self.store().repeated(key).map_err(broken)?
+            && let Some(instance) = self.store().repeated(key, clock::now_ms()).map_err(broken)?
         {
             return self.again(actor, &instance);
         }
@@ -91,7 +91,8 @@ impl Service {
             // Two of the same at once.
             Err(problem) if problem.kind == Kind::Conflict && reservation.key.is_some() => {
                 let key = reservation.key.as_ref();
-                match key.and_then(|key| self.store().repeated(key).ok().flatten()) {
+                let now_ms = clock::now_ms();
+                match key.and_then(|key| self.store().repeated(key, now_ms).ok().flatten()) {
                     Some(instance) => self.again(actor, &instance),
                     None => Err(problem),
                 }
@@ -101,6 +102,8 @@ impl Service {
     }
 
     fn again(&self, actor: &Actor, instance: &str) -> Answer {
+        // Whoever was told that the store is away may have been heard all the same.
+        self.engine.kick(instance);
         let target = instance.to_owned();
         self.instance_show(actor, &Ask { target, ..Ask::default() })
     }
@@ -122,10 +125,11 @@ impl Service {
             return json(&shown(actor, found));
         }
         if found.wanted == Wanted::Absent {
+            self.engine.remove(&found.id);
             return json(&shown(actor, found));
         }
         let row = self.store().renounce(&found.id, None, Some(&audit)).map_err(broken)?;
-        self.engine.kick(&row.id);
+        self.engine.remove(&row.id);
         json(&shown(actor, row))
     }
 

@@ -221,8 +221,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Takes GPUs for an instance, if nothing changed since that was decided and the quota allows.
     fn reserve(&self, reservation: Reservation) -> Ticket<InstanceRow>;
-    /// The instance of a request that was carried out before under this key.
-    fn repeated(&self, key: &Key) -> Result<Option<String>, StoreError>;
+    /// The instance of a request that was carried out under this key, less than a day before.
+    fn repeated(&self, key: &Key, now_ms: u64) -> Result<Option<String>, StoreError>;
     /// An instance.
     fn instance(&self, id: &str) -> Result<Option<InstanceRow>, StoreError>;
     /// Instances that somebody may see, in order of creation.

@@ -22,8 +22,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use axum::routing::{get, post};
 use tokio::sync::Semaphore;
+use weft_api::v1::{Kind, Problem};
 
-use crate::service::Service;
+use crate::service::{Overview, Service};
 use crate::{clock, random};
 
 /// Sessions at once; the one that ends first goes when there are more.
@@ -108,31 +109,42 @@ async fn file(kind: &'static str, text: &'static str) -> Response {
     answer(StatusCode::OK, kind, text.to_owned())
 }
 
+/// Where no place is free.
+fn too_many() -> Response {
+    let words = "Too many requests are being answered. Try again in a moment.";
+    html(StatusCode::SERVICE_UNAVAILABLE, page::login(Some(words)))
+}
+
 impl Web {
+    /// What a token sees, unless too much is asked for at once. The place is taken until it is
+    /// found, also when whoever asked has hung up.
+    async fn overview(&self, token: String) -> Option<Result<Overview, Problem>> {
+        let place = Arc::clone(&self.room).try_acquire_owned().ok()?;
+        let service = Arc::clone(&self.service);
+        let looking = move || {
+            let _place = place;
+            service.overview(&token)
+        };
+        let seen = tokio::task::spawn_blocking(looking).await;
+        let ended = |_| Err(Problem::new(Kind::Internal, "the request's thread ended"));
+        Some(seen.unwrap_or_else(ended))
+    }
+
     async fn show(&self, headers: &HeaderMap) -> Response {
         let Some(name) = session(headers) else { return html(StatusCode::OK, page::login(None)) };
         let Some(token) = self.sessions.token(&name, Instant::now()) else {
             let words = "The session has ended.";
             return html(StatusCode::UNAUTHORIZED, page::login(Some(words)));
         };
-        let Ok(_place) = self.room.try_acquire() else {
-            let words = "Too many requests are being answered. Try again in a moment.";
-            return html(StatusCode::SERVICE_UNAVAILABLE, page::login(Some(words)));
-        };
-        let service = Arc::clone(&self.service);
-        let seen = tokio::task::spawn_blocking(move || service.overview(&token)).await;
+        let Some(seen) = self.overview(token).await else { return too_many() };
         match seen {
-            Ok(Ok(seen)) => html(StatusCode::OK, page::overview(&seen, clock::now_ms())),
-            Ok(Err(problem)) => {
+            Ok(seen) => html(StatusCode::OK, page::overview(&seen, clock::now_ms())),
+            Err(problem) => {
                 let status = StatusCode::from_u16(problem.status).unwrap_or_default();
                 if status == StatusCode::UNAUTHORIZED {
                     self.sessions.end(&name);
                 }
                 html(status, page::login(Some(&problem.detail)))
-            }
-            Err(_) => {
-                let words = "The request's thread ended.";
-                html(StatusCode::INTERNAL_SERVER_ERROR, page::login(Some(words)))
             }
         }
     }
@@ -145,14 +157,9 @@ impl Web {
         let Ok(Ok(form)) = read.await else {
             return html(StatusCode::BAD_REQUEST, page::login(Some("The form did not arrive.")));
         };
-        let Ok(_place) = self.room.try_acquire() else {
-            let words = "Too many requests are being answered. Try again in a moment.";
-            return html(StatusCode::SERVICE_UNAVAILABLE, page::login(Some(words)));
-        };
         let token = token_of(&form);
-        let (service, asked) = (Arc::clone(&self.service), token.clone());
-        let seen = tokio::task::spawn_blocking(move || service.overview(&asked)).await;
-        if !matches!(seen, Ok(Ok(_))) {
+        let Some(seen) = self.overview(token.clone()).await else { return too_many() };
+        if seen.is_err() {
             let words = "The token is not known, or was taken back.";
             return html(StatusCode::UNAUTHORIZED, page::login(Some(words)));
         }

@@ -668,12 +668,17 @@ fn a_sweep_removes_what_nobody_knows_and_restores_what_is_missing() {
     // One of another control plane is not this one's to remove.
     let foreign = "cgpu-i------0123456789-0";
     add_vgpus(cloud, &[&left, foreign]);
-    world.endpoint.withdraw(&stays).unwrap();
+    world.endpoint.withdraw(&stays, None).unwrap();
     // What cannot be ended now keeps nothing else from being looked at, and is ended the next time.
     cloud.fake.fail("terminate", 1, Failure::passing("busy"));
     assert_eq!(sweep::sweep(&cloud.engine).unwrap_err().words, "busy");
     assert_eq!(cloud.fake.rules(&stays).len(), 1);
-    world.endpoint.withdraw(&stays).unwrap();
+    // Nor does a list of VMs that nobody has.
+    world.endpoint.withdraw(&stays, None).unwrap();
+    cloud.fake.fail("inventory", 1, Failure::passing("no list"));
+    assert_eq!(sweep::sweep(&cloud.engine).unwrap_err().words, "no list");
+    assert_eq!(cloud.fake.rules(&stays).len(), 1);
+    world.endpoint.withdraw(&stays, None).unwrap();
     cloud.fake.lose(&lost);
     let swept = sweep::sweep(&cloud.engine).unwrap();
     let expected = Swept { vms: 1, foreign: 1, lost: 1, restored: 1, ..Swept::default() };

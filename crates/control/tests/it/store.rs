@@ -383,12 +383,16 @@ fn endpoints_stay_until_they_are_taken_out_of_service(place: &Place) {
 
 fn an_instance_that_fails_stays_to_be_seen(place: &Place) {
     let store = opened(place);
-    store.reserve(reservation("i", 1, 1000, Mode::Exclusive, 0)).wait().unwrap();
+    let mut asked = reservation("i", 1, 1000, Mode::Exclusive, 0);
+    asked.spec.user_data = "a secret".to_owned();
+    store.reserve(asked).wait().unwrap();
+    assert_eq!(store.instance("i").unwrap().unwrap().spec.user_data, "a secret");
     store.tell("i", &Event { detail: Some("no".into()), ..event(Step::Create) }).unwrap();
     store.renounce("i", Some("create: no"), None).unwrap();
     store.release("i", 11, &event(Step::Release)).wait().unwrap();
     let seen = store.instances(&part()).unwrap();
     assert_eq!(seen[0].1.failure.as_deref(), Some("create: no"));
+    assert_eq!(seen[0].1.spec.user_data, "", "nobody needs it any longer");
     assert_eq!(store.operation("op-i").unwrap().unwrap().0.state, OperationState::Failed);
     assert!(!store.gpu(1).unwrap().unwrap().exclusive);
     store.hide("i", &audit()).unwrap();
@@ -402,18 +406,21 @@ fn a_request_is_carried_out_once(place: &Place) {
         key: Some(key.clone()),
         ..reservation(id, 1, 1, Mode::Shared, 0)
     };
-    assert_eq!(store.repeated(&key).unwrap(), None);
+    assert_eq!(store.repeated(&key, 1).unwrap(), None);
     store.reserve(with_key("i", &key)).wait().unwrap();
-    assert_eq!(store.repeated(&key).unwrap().as_deref(), Some("i"));
+    assert_eq!(store.repeated(&key, 1).unwrap().as_deref(), Some("i"));
     let again = store.reserve(with_key("j", &key)).wait().unwrap_err();
     assert_eq!(again, StoreError::Repeated("i".into()));
     let other = Key { digest: [2; 32], ..key.clone() };
-    assert_eq!(store.repeated(&other).unwrap_err(), StoreError::KeyReused);
-    // It may come again after a day.
+    assert_eq!(store.repeated(&other, 1).unwrap_err(), StoreError::KeyReused);
+    // It may come again after a day, whether or not another request came in between.
+    let later = 24 * 3_600_000 + 2;
+    assert_eq!(store.repeated(&key, later).unwrap(), None);
+    assert_eq!(store.repeated(&other, later).unwrap(), None);
     let mut late = Reservation { taken: Vec::new(), ..with_key("l", &key) };
-    late.audit.at_ms = 24 * 3_600_000 + 2;
+    late.audit.at_ms = later;
     store.reserve(late).wait().unwrap();
-    assert_eq!(store.repeated(&key).unwrap().as_deref(), Some("l"));
+    assert_eq!(store.repeated(&key, later).unwrap().as_deref(), Some("l"));
 }
 
 fn a_quota_is_of_all_that_a_project_has(place: &Place) {

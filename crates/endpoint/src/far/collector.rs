@@ -7,7 +7,7 @@ use weft_ring::{MAX_ANSWER, NOTICE_WORDS, PROGRESS_WORDS, SPIN, SharedSpan};
 use weft_wire::progress::STREAM_WORDS;
 
 use super::ledger::Due;
-use super::session::Session;
+use super::session::{LAST_WORDS, Session};
 use crate::frame::{Bulk, Frame, PIECE};
 use crate::lending::Lending;
 use crate::link::{HEARTBEAT, LookedBack};
@@ -17,9 +17,6 @@ use crate::pinned::{Rows, Window};
 
 /// What is compared of an allocation at once, in bytes.
 const GRAIN: usize = 64;
-
-/// A client that was told of the end hangs up within this time.
-const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The direction from the worker.
 #[derive(Debug)]
@@ -58,7 +55,8 @@ pub(super) fn run(session: &Session, collecting: &Lending<Collector>) {
             }
         };
         if handed.is_err() {
-            return;
+            // Its endpoint was waited for in vain, if it is not over already.
+            return session.end();
         }
         if let Some(loss) = session.loss() {
             Frame::Lost(loss as u32).encode(&mut collector.out);
@@ -100,8 +98,9 @@ impl Collector {
 
     fn hand_over(&mut self) -> Result<(), Closed> {
         if !self.out.is_empty() {
-            self.session.link.push(&mut self.out)?;
-            self.session.link.flush();
+            let session = &self.session;
+            session.link.push_while(&mut self.out, || session.is_worth_while())?;
+            session.link.flush();
         }
         Ok(())
     }

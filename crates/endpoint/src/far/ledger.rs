@@ -1,14 +1,25 @@
 //! What a session's worker owes its client: answers, blocks, and what commands write to the window.
 
-use weft_ring::{ANSWER_SLOTS, AnswerTo, RelayOut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use weft_ring::{ANSWER_SLOTS, AnswerTo, RelayOut, SharedSpan};
 use weft_wire::Command;
 use weft_wire::command::Block;
 use weft_wire::progress::{STREAM_WORDS, event_word};
 
+use crate::link::Over;
 use crate::pinned::{Rows, Touched, Until};
 
-/// Most bytes of the copies that tell what kernels have changed of allocations.
+/// Most bytes of the copies that tell what kernels have changed of allocations: of a session, and of
+/// all together.
 const SHADOWS_MAX: usize = 256 << 20;
+const ALL_SHADOWS_MAX: usize = 1 << 30;
+
+/// Most rows that commands in flight write: a worker takes 65,536 commands before one has ended.
+const ROWS_MAX: usize = 1 << 18;
+
+/// Bytes of all sessions' copies.
+static ALL_SHADOWS: AtomicUsize = AtomicUsize::new(0);
 
 /// A block that the worker has.
 #[derive(Debug, Clone, Copy)]
@@ -30,12 +41,37 @@ pub(super) struct Writing {
     pub(super) given: Vec<Rows>,
 }
 
+impl Writing {
+    fn count(&self) -> usize {
+        self.rows.len() + self.given.len()
+    }
+}
+
 /// An allocation as its client knows it.
 #[derive(Debug)]
 pub(super) struct Shadow {
     rows: Rows,
     pub(super) bytes: Vec<u8>,
     users: usize,
+    _place: Place,
+}
+
+/// Room for a copy among those of all sessions.
+#[derive(Debug)]
+struct Place(usize);
+
+impl Place {
+    fn take(bytes: usize) -> Option<Self> {
+        let more = |taken: usize| taken.checked_add(bytes).filter(|all| *all <= ALL_SHADOWS_MAX);
+        ALL_SHADOWS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self(bytes))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        ALL_SHADOWS.fetch_sub(self.0, Ordering::Relaxed);
+    }
 }
 
 /// The debts.
@@ -46,6 +82,8 @@ pub(super) struct Ledger {
     awaited: usize,
     lent: Vec<Lent>,
     writing: Vec<Writing>,
+    /// Of all that is written.
+    rows: usize,
     writes: u64,
     shadows: Vec<Shadow>,
     /// Progress words below these may change: streams', and events' behind them.
@@ -78,6 +116,7 @@ impl Default for Ledger {
             awaited: 0,
             lent: Vec::new(),
             writing: Vec::new(),
+            rows: 0,
             writes: 0,
             shadows: Vec::new(),
             streams: 1,
@@ -88,13 +127,16 @@ impl Default for Ledger {
 
 impl Ledger {
     /// Notes a command that is about to be submitted.
+    ///
+    /// # Errors
+    /// When there are more than may be.
     pub(super) fn note(
         &mut self,
         command: &Command<'_>,
         answer: Option<AnswerTo>,
         pending: Option<(Until, Touched)>,
-        read: impl Fn(&Rows) -> Option<Vec<u8>>,
-    ) {
+        read: impl Fn(&Rows) -> Option<SharedSpan>,
+    ) -> Result<(), Over> {
         self.note_words(command);
         if let Some(AnswerTo { slot, call }) = answer
             && let Some(place) = self.calls.get_mut(usize::from(slot))
@@ -115,8 +157,16 @@ impl Ledger {
                 self.keep(*rows, &read);
             }
             let Touched { writes, given, .. } = touched;
-            self.writing.push(Writing { number: self.writes, until, rows: writes, given });
+            let writing = Writing { number: self.writes, until, rows: writes, given };
+            self.rows += writing.count();
+            self.writing.push(writing);
         }
+        if self.rows > ROWS_MAX {
+            let why =
+                format!("commands in flight write pinned memory in {ROWS_MAX} places at most");
+            return Err(Over(why));
+        }
+        Ok(())
     }
 
     fn note_words(&mut self, command: &Command<'_>) {
@@ -131,15 +181,17 @@ impl Ledger {
 
     /// Keeps a copy of an allocation that a kernel gets, if there is room; without one all of it is
     /// sent back.
-    fn keep(&mut self, rows: Rows, read: &impl Fn(&Rows) -> Option<Vec<u8>>) {
+    fn keep(&mut self, rows: Rows, read: &impl Fn(&Rows) -> Option<SharedSpan>) {
         if let Some(shadow) = self.shadows.iter_mut().find(|shadow| shadow.rows == rows) {
             shadow.users += 1;
             return;
         }
         let kept: usize = self.shadows.iter().map(|shadow| shadow.bytes.len()).sum();
-        let Some(bytes) = read(&rows) else { return };
-        if kept.saturating_add(bytes.len()) <= SHADOWS_MAX {
-            self.shadows.push(Shadow { rows, bytes, users: 1 });
+        let Some(span) = read(&rows) else { return };
+        if kept.saturating_add(span.len()) <= SHADOWS_MAX
+            && let Some(place) = Place::take(span.len())
+        {
+            self.shadows.push(Shadow { rows, bytes: span.to_vec(), users: 1, _place: place });
         }
     }
 
@@ -193,8 +245,25 @@ impl Ledger {
     ) {
         let has_ended = |one: &mut Writing| progress(one.until.word) >= one.until.value;
         due.written = self.writing.extract_if(.., has_ended).collect();
+        self.rows -= due.written.iter().map(Writing::count).sum::<usize>();
         let is_released = |one: &mut Lent| out.is_released(one.release);
         let released = self.lent.extract_if(.., is_released);
         due.released = released.map(|one| (one.release, one.output)).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_sessions_together_keep_so_many_copies() {
+        let most = Place::take(ALL_SHADOWS_MAX - 1).unwrap();
+        assert!(Place::take(2).is_none());
+        let last = Place::take(1).unwrap();
+        drop(most);
+        assert!(Place::take(ALL_SHADOWS_MAX).is_none());
+        drop(last);
+        assert!(Place::take(ALL_SHADOWS_MAX).is_some());
     }
 }

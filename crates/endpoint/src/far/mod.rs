@@ -26,7 +26,7 @@ use weft_wire::remote::{Grant, Open, Opened, Opening, Reception, Resume};
 use self::door::{Door, Refusal};
 use self::pending::{Arrival, Pending};
 use self::session::Session;
-use crate::link::HEARTBEAT;
+use crate::link::{HEARTBEAT, SILENCE_MAX};
 use crate::lock;
 use crate::tls::{self, Channel, Identity};
 
@@ -145,10 +145,11 @@ impl Far {
         }
     }
 
-    /// Sessions that are open.
+    /// Sessions that are open, or begin.
     #[must_use]
     pub fn open_sessions(&self) -> usize {
-        lock(&self.sessions).open.len()
+        let sessions = lock(&self.sessions);
+        sessions.open.len() + sessions.beginning.len()
     }
 
     fn receive(self: &Arc<Self>, arrival: Arrival) {
@@ -156,9 +157,18 @@ impl Far {
         match opening {
             Opening::Resume(resume) => self.resume(channel, &resume),
             Opening::Open(open) => {
-                // A grant that lies is refused by the node.
+                // One that lies is refused by the node, which would take what is none for a program's
+                // word, and this gateway for that program.
                 let claims = Grant::from_text(&open.grant).and_then(|grant| grant.claims());
-                let vgpu = claims.map(|claims| claims.vgpu).unwrap_or_default();
+                let vgpu = match claims {
+                    Ok(claims) => claims.vgpu,
+                    Err(none) => {
+                        return refuse(
+                            &channel,
+                            &Refusal::of(RefusalCode::Permission, none.to_string()),
+                        );
+                    }
+                };
                 if let Err(why) = lock(&self.sessions).enter(&vgpu, self.settings.sessions) {
                     refuse(&channel, &Refusal::of(RefusalCode::Exhausted, why));
                     return;
@@ -245,8 +255,9 @@ fn say(channel: &Channel, reception: &Reception) -> Result<()> {
     Ok(channel.send(&message)?)
 }
 
-/// As an endpoint may look: how long reading waits.
+/// As an endpoint may look: how long reading waits. An endpoint reads whatever its program does.
 fn settle(channel: &Channel) -> Result<()> {
+    channel.expect_reader(SILENCE_MAX);
     Ok(channel.set_patience(HEARTBEAT)?)
 }
 

@@ -1,7 +1,7 @@
 //! Connections that have not said what they want: bounded in number and time, without a thread.
 
 use std::io::{self, ErrorKind, Read};
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -136,11 +136,26 @@ impl Pending {
         if self.connections.len() < self.room {
             return;
         }
-        let all = || self.connections.iter().map(|one| one.from);
-        let crowd = all().max_by_key(|from| all().filter(|other| other == from).count());
-        if let Some(oldest) = all().position(|from| Some(from) == crowd) {
+        let from: Vec<IpAddr> = self.connections.iter().map(|one| one.from).collect();
+        if let Some(oldest) = oldest_of_most(&from) {
             self.connections.remove(oldest);
         }
+    }
+}
+
+/// Where the oldest one of the address that has most is, of several such addresses of the oldest.
+fn oldest_of_most(from: &[IpAddr]) -> Option<usize> {
+    let who: Vec<IpAddr> = from.iter().map(|address| whose(*address)).collect();
+    let count = |index: &usize| who.iter().filter(|other| **other == who[*index]).count();
+    // Of equals the last is taken, so the oldest comes last.
+    (0..who.len()).rev().max_by_key(count)
+}
+
+/// What counts as one address: of IPv6 a host has 2⁶⁴ of its own.
+fn whose(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(own) => own.into(),
+        IpAddr::V6(own) => Ipv6Addr::from_bits(own.to_bits() >> 64 << 64).into(),
     }
 }
 
@@ -187,5 +202,28 @@ impl Connection {
         // Frames come after the answer only.
         ensure!(message.len() == length, "it does not wait for the answer");
         Ok(Progress::Said(Opening::from_bytes(message)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn oldest(from: &[&str]) -> Option<usize> {
+        let from: Vec<IpAddr> = from.iter().map(|one| one.parse().unwrap()).collect();
+        oldest_of_most(&from)
+    }
+
+    #[test]
+    fn the_oldest_of_the_most_crowded_address_goes() {
+        assert_eq!(oldest(&[]), None);
+        assert_eq!(oldest(&["10.0.0.1", "10.0.0.2", "10.0.0.2"]), Some(1));
+        // Where nobody has more than another, whoever came first has had most of its time.
+        assert_eq!(oldest(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]), Some(0));
+        assert_eq!(oldest(&["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.1"]), Some(0));
+        // Addresses of one network are one host's; mapped ones are what they map.
+        assert_eq!(oldest(&["10.0.0.1", "fd00::1", "10.0.0.2", "fd00::2"]), Some(1));
+        assert_eq!(oldest(&["fd00::1", "::ffff:10.0.0.1", "10.0.0.1"]), Some(1));
+        assert_eq!(oldest(&["fd00::1", "fd00:0:0:1::1", "10.0.0.1"]), Some(0));
     }
 }

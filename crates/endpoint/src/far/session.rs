@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,9 +37,14 @@ pub(super) struct Session {
     lifeline: Mutex<Option<OwnedFd>>,
     offered: Mutex<Offered>,
     arrived: Condvar,
+    /// When the worker was seen to be gone.
+    gone: OnceLock<Instant>,
     /// The client said goodbye.
     is_done: AtomicBool,
 }
+
+/// A client that was told of the end hangs up within this time.
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// A connection on which the endpoint wants to go on.
 #[derive(Debug, Default)]
@@ -64,6 +69,7 @@ impl Session {
             lifeline: Mutex::new(Some(lifeline)),
             offered: Mutex::default(),
             arrived: Condvar::new(),
+            gone: OnceLock::new(),
             is_done: AtomicBool::new(false),
         })
     }
@@ -82,7 +88,7 @@ impl Session {
         let collector = thread.spawn(move || collector::run(&session, &work));
         let relay = RelayIn::open(&self.segment);
         if let (Ok(collector), Ok(relay)) = (collector, relay) {
-            if self.link.attach(channel, 0).is_ok() {
+            if self.link.attach(channel, 0, 0).is_ok() {
                 self.receive(Receiver::new(self, relay, &collecting));
             }
             self.end();
@@ -96,8 +102,16 @@ impl Session {
     pub(super) fn end(&self) {
         self.link.close();
         self.out.news().wake();
+        // Whoever looked before waits now, or it would miss this.
+        drop(lock(&self.offered));
         self.arrived.notify_all();
         drop(lock(&self.lifeline).take());
+    }
+
+    /// Whether it is worth while to wait for an endpoint that acknowledges nothing: where the worker
+    /// is gone, for [`LAST_WORDS`] only.
+    pub(super) fn is_worth_while(&self) -> bool {
+        self.loss().is_none() || self.gone.get_or_init(Instant::now).elapsed() < LAST_WORDS
     }
 
     /// Whether the worker is gone, or was told to go.
@@ -121,9 +135,11 @@ impl Session {
 
     /// The endpoint wants to go on over another connection. Who reads takes it.
     pub(super) fn offer(&self, channel: Channel, handled: u64) {
+        // As soon as it is offered, the present connection may be that one.
+        let present = self.link.number();
         lock(&self.offered).next = Some((channel, handled));
         self.arrived.notify_all();
-        self.link.interrupt();
+        self.link.interrupt(present);
     }
 
     /// Takes an offered connection; `handled` frames of the endpoint are handled by now, or will be
@@ -131,21 +147,27 @@ impl Session {
     fn take_offer(&self, handled: u64) -> bool {
         let Some((channel, received)) = lock(&self.offered).next.take() else { return false };
         let resumed = settle(&channel).and_then(|()| say(&channel, &Reception::Resumed(handled)));
-        resumed.is_ok() && self.link.attach(channel, received).is_ok()
+        resumed.is_ok() && self.link.attach(channel, received, handled).is_ok()
+    }
+
+    /// How much of the grace time is left since the connection was lost.
+    fn grace_left(&self) -> Duration {
+        let lost = self.link.lost_since();
+        lost.map_or(self.grace, |since| self.grace.saturating_sub(since.elapsed()))
     }
 
     /// Waits for the endpoint to come back, for the grace time; whether it did.
     fn await_endpoint(&self) -> bool {
-        let deadline = Instant::now() + self.grace;
         loop {
             if self.take_offer(self.link.handled()) || self.link.is_connected() {
                 return true;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = self.grace_left();
+            let offered = lock(&self.offered);
+            // Who ends the session takes this lock afterwards.
             if left.is_zero() || self.link.is_over() {
                 return false;
             }
-            let offered = lock(&self.offered);
             if offered.next.is_none() {
                 drop(self.arrived.wait_timeout(offered, left));
             }
@@ -230,14 +252,13 @@ impl<'a> Receiver<'a> {
         let pending = pinned::pending(&mut self.window, &mut self.counts, &command, &read);
         let pending = pending.map_err(|error| Over(error.to_string()))?;
         let session = self.session;
-        let shown = |rows: &Rows| Some(session.span(&self.window, rows)?.to_vec());
-        lock(&session.ledger).note(&command, answer, pending, shown);
+        let shown = |rows: &Rows| session.span(&self.window, rows);
+        lock(&session.ledger).note(&command, answer, pending, shown)?;
         if !self.relay.has_room(bytes.len()) {
             // It may take long.
             self.leave();
         }
-        let cut = Instant::now();
-        let alive = || session.is_awaited(cut);
+        let alive = || session.is_awaited();
         let submitted = self.relay.submit(answer, bytes, &alive);
         submitted.map_err(|error| Over(error.to_string()))
     }
@@ -253,13 +274,11 @@ impl Session {
 
     /// Asked while a command waits for room in its lane: whether the endpoint is there, or may come
     /// back. One that has come back is told that this command is handled, which it will be.
-    fn is_awaited(&self, since: Instant) -> bool {
+    fn is_awaited(&self) -> bool {
         if self.link.is_over() {
             return false;
         }
-        if self.take_offer(self.link.handled() + 1) || self.link.is_connected() {
-            return true;
-        }
-        since.elapsed() < self.grace
+        let is_there = self.take_offer(self.link.handled() + 1) || self.link.is_connected();
+        is_there || !self.grace_left().is_zero()
     }
 }

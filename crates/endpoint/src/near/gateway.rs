@@ -1,6 +1,7 @@
 //! The gateway, as an endpoint reaches it.
 
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -26,6 +27,8 @@ pub struct Gateway {
     pub remote: String,
     /// Digest of its public key.
     pub digest: [u8; 32],
+    /// Where it was found: a session goes on there, without asking a name service again.
+    found: OnceLock<SocketAddr>,
 }
 
 /// What came of trying to go on.
@@ -38,6 +41,11 @@ pub(super) enum Resumption {
 }
 
 impl Gateway {
+    /// A gateway that was not looked for yet.
+    pub(super) fn new(remote: &str, digest: [u8; 32]) -> Self {
+        Self { remote: remote.to_owned(), digest, found: OnceLock::new() }
+    }
+
     /// Begins a session.
     ///
     /// # Errors
@@ -52,7 +60,7 @@ impl Gateway {
         let unreachable =
             |error: anyhow::Error| Refusal::of(RefusalCode::Exhausted, format!("{error:#}"));
         let (channel, reception) =
-            self.say(&Opening::Open(open), OPEN_LIMIT).map_err(unreachable)?;
+            self.say(&Opening::Open(open), Instant::now() + OPEN_LIMIT).map_err(unreachable)?;
         match reception {
             Reception::Opened(opened) => Ok((channel, *opened)),
             Reception::Refused { code, message } => Err(Refusal { code, message }),
@@ -63,12 +71,13 @@ impl Gateway {
         }
     }
 
-    /// Goes on with a session.
+    /// Goes on with a session; whatever the other side does, it is known by `deadline`.
     ///
     /// # Errors
     /// When the gateway cannot be reached now.
-    pub(super) fn resume(&self, resume: Resume) -> Result<Resumption> {
-        let (channel, reception) = self.say(&Opening::Resume(resume), RESUME_LIMIT)?;
+    pub(super) fn resume(&self, resume: Resume, deadline: Instant) -> Result<Resumption> {
+        let deadline = deadline.min(Instant::now() + RESUME_LIMIT);
+        let (channel, reception) = self.say(&Opening::Resume(resume), deadline)?;
         match reception {
             Reception::Resumed(handled) => Ok(Resumption::Resumed(Box::new(channel), handled)),
             Reception::Refused { message, .. } => Ok(Resumption::Refused(message)),
@@ -76,13 +85,12 @@ impl Gateway {
         }
     }
 
-    fn say(&self, opening: &Opening, limit: Duration) -> Result<(Channel, Reception)> {
+    fn say(&self, opening: &Opening, deadline: Instant) -> Result<(Channel, Reception)> {
         let remote = &self.remote;
-        let socket = self.connect()?;
-        socket.set_read_timeout(Some(CONNECT_LIMIT))?;
-        socket.set_write_timeout(Some(CONNECT_LIMIT))?;
+        let socket = self.connect(deadline)?;
         let config = tls::client_config(self.digest)?;
-        let channel = Channel::connect(socket, config).map_err(|error| {
+        let greeted = deadline.min(Instant::now() + CONNECT_LIMIT);
+        let channel = Channel::connect(socket, config, greeted).map_err(|error| {
             let why = match tls::is_proof_missing(&error) {
                 true => format!(
                     "{remote} did not prove to be the gateway that the grant names: check the \
@@ -104,8 +112,7 @@ impl Gateway {
                 "the connection to the gateway at {remote} broke before it was asked: try again"
             )
         })?;
-        channel.set_patience(limit)?;
-        let reception = hear(&channel).with_context(|| {
+        let reception = hear(&channel, deadline).with_context(|| {
             format!(
                 "the gateway at {remote} gave no answer: try again, and see whether its node runs \
                  and the network between does not lose everything"
@@ -114,15 +121,27 @@ impl Gateway {
         Ok((channel, Reception::from_bytes(&reception)?))
     }
 
-    fn connect(&self) -> Result<TcpStream> {
+    fn connect(&self, deadline: Instant) -> Result<TcpStream> {
         let remote = &self.remote;
-        let addresses = remote
-            .to_socket_addrs()
-            .with_context(|| format!("`{remote}` is not HOST:PORT of a host that is known"))?;
+        let addresses: Vec<SocketAddr> = match self.found.get() {
+            Some(found) => vec![*found],
+            None => remote
+                .to_socket_addrs()
+                .with_context(|| format!("`{remote}` is not HOST:PORT of a host that is known"))?
+                .collect(),
+        };
         let mut last = anyhow::anyhow!("`{remote}` has no address");
         for address in addresses {
-            match TcpStream::connect_timeout(&address, CONNECT_LIMIT) {
-                Ok(socket) => return Ok(socket),
+            let left = deadline.saturating_duration_since(Instant::now()).min(CONNECT_LIMIT);
+            if left.is_zero() {
+                break;
+            }
+            match TcpStream::connect_timeout(&address, left) {
+                Ok(socket) => {
+                    // The first one that was found stays.
+                    let _ = self.found.set(address);
+                    return Ok(socket);
+                }
                 Err(error) => {
                     last = anyhow::Error::new(error).context(format!(
                         "no weft gateway answers at {remote} ({address}): check the address, that \
@@ -136,13 +155,14 @@ impl Gateway {
 }
 
 /// One message with its length before it.
-fn hear(channel: &Channel) -> Result<Vec<u8>> {
+fn hear(channel: &Channel, deadline: Instant) -> Result<Vec<u8>> {
     let (mut room, mut plain) = (Room::default(), Vec::new());
-    let began = Instant::now();
     loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        ensure!(!left.is_zero(), "nothing came in time");
+        channel.set_patience(left)?;
         match channel.receive(&mut room, &mut plain)? {
-            Heard::Some if began.elapsed() < OPEN_LIMIT => {}
-            Heard::Some | Heard::Nothing => bail!("nothing came in time"),
+            Heard::Some | Heard::Nothing => {}
             Heard::End => bail!("it hung up"),
         }
         let Some((length, message)) = plain.split_first_chunk::<4>() else { continue };
@@ -153,5 +173,40 @@ fn hear(channel: &Channel) -> Result<Vec<u8>> {
             channel.give_back(frames);
             return Ok(message.to_vec());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Whoever has the gateway's address says a byte of a record now and then, and never all of it.
+    #[test]
+    fn who_dribbles_is_not_listened_to_beyond_the_grace_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = listener.local_addr().unwrap().to_string();
+        thread::spawn(move || {
+            for mut socket in listener.incoming().map_while(Result::ok) {
+                thread::spawn(move || {
+                    let record = [22, 3, 3, 0x40, 0];
+                    let mut bytes = record.into_iter().chain(std::iter::repeat(2));
+                    while bytes.next().is_some_and(|byte| socket.write_all(&[byte]).is_ok()) {
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                });
+            }
+        });
+        let gateway = Gateway::new(&remote, [0; 32]);
+        let began = Instant::now();
+        for limit in [0, 200] {
+            let resume = Resume { session: [0; 16], secret: [0; 32], received: 0 };
+            let resumed = gateway.resume(resume, Instant::now() + Duration::from_millis(limit));
+            assert!(resumed.is_err());
+        }
+        assert!(began.elapsed() < CONNECT_LIMIT, "{:?}", began.elapsed());
     }
 }

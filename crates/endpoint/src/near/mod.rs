@@ -106,13 +106,16 @@ impl Near {
             match peer::accept(&listener) {
                 Ok(program) => {
                     let near = Arc::clone(self);
-                    near.programs.fetch_add(1, Ordering::AcqRel);
+                    self.programs.fetch_add(1, Ordering::AcqRel);
                     let thread = thread::Builder::new().name("attach".to_owned());
                     let spawned = thread.spawn(move || {
                         near.greet(&program);
                         near.programs.fetch_sub(1, Ordering::AcqRel);
                     });
-                    spawned.context("no thread")?;
+                    if spawned.is_err() {
+                        // This program is hung up on; the sessions of others go on.
+                        self.programs.fetch_sub(1, Ordering::AcqRel);
+                    }
                 }
                 // No descriptor is left, say: the next one would fail alike.
                 Err(_) => thread::sleep(Duration::from_millis(100)),
@@ -150,7 +153,7 @@ impl Near {
 
     fn open(&self, hello: &HelloBody) -> Result<(Gateway, Channel, Opened), Refusal> {
         let grant = self.grant_for(hello)?;
-        let gateway = Gateway { remote: self.remote.clone(), digest: grant.0.server };
+        let gateway = Gateway::new(&self.remote, grant.0.server);
         let (channel, opened) = gateway.open(&grant.1, self.key, hello)?;
         Ok((gateway, channel, opened))
     }

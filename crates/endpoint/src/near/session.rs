@@ -199,12 +199,13 @@ impl Session {
                 return Err("it was ended here".into());
             }
             let (session, secret) = (self.id, self.secret);
-            let resume = Resume { session, secret, received: self.link.handled() };
-            let failed = match self.gateway.resume(resume) {
+            let received = self.link.handled();
+            let resume = Resume { session, secret, received };
+            let failed = match self.gateway.resume(resume, deadline) {
                 Ok(Resumption::Resumed(channel, handled)) => {
                     let patient = channel.set_patience(HEARTBEAT);
                     patient.map_err(|error| error.to_string())?;
-                    let attached = self.link.attach(*channel, handled);
+                    let attached = self.link.attach(*channel, handled, received);
                     if is_told {
                         say("weft-endpoint: the session goes on over another connection");
                     }

@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,10 +23,13 @@ use weft_endpoint::tls::{Channel, Heard, Identity, Room, client_config};
 use weft_ring::{Access, AnswerTo, MemoryFile, PAGE, Segment, WorkerSide, peer};
 use weft_wire::Command;
 use weft_wire::command::COMMAND_BYTES_MAX;
-use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, HelloBody, RefusalCode, Welcome};
-use weft_wire::remote::{Open, Opened, Opening, Reception, Resume};
+use weft_wire::handshake::{
+    Answer, HANDSHAKE_BYTES_MAX, Hello, HelloBody, RefusalCode, Welcome, to_vec,
+};
+use weft_wire::remote::{Grant, GrantBody, Open, Opened, Opening, Reception, Resume};
 
 mod near;
+mod resuming;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const BASE: u64 = 0x2000_0000_0000;
@@ -61,6 +65,21 @@ fn hello() -> HelloBody {
     }
 }
 
+/// The text of a grant, which this test's node does not look at.
+fn grant() -> String {
+    let body = GrantBody {
+        id: [1; 16],
+        vgpu: "v".into(),
+        owner: 1,
+        weight: 1,
+        memory_bytes: 0,
+        uses: 1,
+        expires_s: u64::MAX,
+        server: [0; 32],
+    };
+    Grant { body: to_vec(&body).unwrap(), code: [0; 32] }.to_text()
+}
+
 /// Waits for a condition.
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -70,9 +89,21 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// What the node of a test sees, and does.
+#[derive(Default)]
+struct Node {
+    /// Whoever has said hello.
+    hellos: AtomicU64,
+    /// Its workers take nothing meanwhile.
+    is_stuck: AtomicBool,
+    /// Commands that they took.
+    taken: AtomicU64,
+}
+
 /// Sessions that answer every call with success, until the client is gone.
-fn serve_node(listener: &OwnedFd) {
+fn serve_node(listener: &OwnedFd, node: &Arc<Node>) {
     while let Ok(socket) = peer::accept(listener) {
+        node.hellos.fetch_add(1, Ordering::AcqRel);
         let said = peer::receive_bytes(&socket, HANDSHAKE_BYTES_MAX, true).unwrap().unwrap();
         let hello = Hello::from_bytes(&said).unwrap().body;
         let file = Segment::create(1 << 16).unwrap();
@@ -84,16 +115,21 @@ fn serve_node(listener: &OwnedFd) {
         let fds = [file.as_fd(), pinned.as_fd(), lifeline.as_fd()];
         peer::send(&socket, &answer, &fds).unwrap();
         drop(lifeline);
-        thread::spawn(move || work(segment, &watched));
+        let node = Arc::clone(node);
+        thread::spawn(move || work(segment, &watched, &node));
     }
 }
 
-fn work(segment: Segment, client: &OwnedFd) {
+fn work(segment: Segment, client: &OwnedFd, node: &Node) {
     let mut side = WorkerSide::open(segment).unwrap();
     while !peer::has_hung_up(client) {
         let _ = side.wait(Duration::ZERO, Some(Duration::from_millis(5)), || None::<()>);
+        if node.is_stuck.load(Ordering::Acquire) {
+            continue;
+        }
         // What a gateway puts into a lane is never a violation, whatever it was told.
         while let Some(record) = side.take().unwrap() {
+            node.taken.fetch_add(1, Ordering::AcqRel);
             let answer = record.answer;
             if let Some(answer) = answer {
                 side.complete(answer, 0, b"done").unwrap();
@@ -106,24 +142,31 @@ struct Gateway {
     address: SocketAddr,
     identity: Arc<Identity>,
     far: Arc<Far>,
+    node: Arc<Node>,
 }
 
 fn gateway(folder: &Path) -> Gateway {
+    gateway_with(folder, Duration::from_millis(200))
+}
+
+fn gateway_with(folder: &Path, grace: Duration) -> Gateway {
+    let node = Arc::new(Node::default());
     let socket = folder.join("tenant.sock");
     let listener = peer::listen(&socket, 0o600, 64).unwrap();
-    thread::spawn(move || serve_node(&listener));
+    let serving = Arc::clone(&node);
+    thread::spawn(move || serve_node(&listener, &serving));
     let identity = Arc::new(Identity::at(&folder.join("key")).unwrap());
-    let (grace, patience) = (Duration::from_millis(200), Duration::from_secs(5));
+    let patience = Duration::from_secs(5);
     let far = Far::new(Settings { socket, grace, sessions: 64, pending: 64, patience });
     let (listening, address) = Far::listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let (serving, key) = (Arc::clone(&far), Arc::clone(&identity));
     thread::spawn(move || serving.serve(&listening, &key).unwrap());
-    Gateway { address, identity, far }
+    Gateway { address, identity, far, node }
 }
 
 /// A session of the gateway's.
 fn open(gateway: &Gateway) -> (Channel, Opened) {
-    let opening = Opening::Open(Open { grant: "weft1".into(), key: [0; 32], hello: hello() });
+    let opening = Opening::Open(Open { grant: grant(), key: [0; 32], hello: hello() });
     match say(gateway, &opening) {
         (channel, Reception::Opened(opened)) => (channel, *opened),
         (_, reception) => panic!("{reception:?}"),
@@ -134,7 +177,7 @@ fn open(gateway: &Gateway) -> (Channel, Opened) {
 fn say(gateway: &Gateway, opening: &Opening) -> (Channel, Reception) {
     let socket = TcpStream::connect(gateway.address).unwrap();
     let config = client_config(gateway.identity.digest()).unwrap();
-    let channel = Channel::connect(socket, config).unwrap();
+    let channel = Channel::connect(socket, config, Instant::now() + LIMIT).unwrap();
     send_message(&channel, &opening.to_bytes().unwrap()).unwrap();
     channel.set_patience(LIMIT).unwrap();
     let reception = Reception::from_bytes(&hear_message(&channel).unwrap()).unwrap();
@@ -283,7 +326,7 @@ fn a_session_is_resumed_by_who_knows_its_secret_alone() {
 fn who_speaks_another_protocol_gets_no_answer() {
     let folder = tempfile::tempdir().unwrap();
     let gateway = gateway(folder.path());
-    let opening = Opening::Open(Open { grant: "weft1".into(), key: [0; 32], hello: hello() });
+    let opening = Opening::Open(Open { grant: grant(), key: [0; 32], hello: hello() });
     let message = opening.to_bytes().unwrap();
     let attempt = |protocols: &[&[u8]]| {
         let mut config = (*client_config(gateway.identity.digest()).unwrap()).clone();
@@ -331,4 +374,22 @@ fn greeting_of_1_2() -> Vec<u8> {
     let mut record = vec![22, 3, 1, 0, short(&hello)];
     record.extend(hello);
     record
+}
+
+/// The node would take what is no grant for the word of a program of the gateway's own user.
+#[test]
+fn what_is_no_grant_never_comes_to_the_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = gateway(folder.path());
+    let genuine = grant();
+    for grant in ["", "x", "weft1", "weft1.00", &genuine[..genuine.len() - 80]] {
+        let opening = Open { grant: grant.into(), key: [0; 32], hello: hello() };
+        let (_, reception) = say(&gateway, &Opening::Open(opening));
+        let Reception::Refused { code, message } = reception else { panic!("{reception:?}") };
+        assert_eq!(code, RefusalCode::Permission as u16);
+        assert!(message.contains("this is not a grant"), "{message}");
+    }
+    assert_eq!(gateway.node.hellos.load(Ordering::Acquire), 0);
+    ping(&gateway);
+    assert_eq!(gateway.node.hellos.load(Ordering::Acquire), 1, "the control");
 }

@@ -1,5 +1,6 @@
 //! The vGPUs of a node: what they may have, whose they are, and what they used. Kept in a file.
 
+mod holding;
 mod homes;
 pub(crate) mod token;
 
@@ -42,40 +43,9 @@ impl Granted {
     }
 }
 
+pub(crate) use self::holding::Holding;
 use self::homes::Homes;
 pub(crate) use self::homes::{Home, Moving, Outage};
-
-/// What a vGPU had of the device besides the time it used.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Holding {
-    /// Device time held while others waited, in ns.
-    pub(crate) held_ns: u64,
-    /// Turns.
-    pub(crate) turns: u64,
-}
-
-impl Holding {
-    /// Both added up.
-    pub(crate) fn plus(self, other: Self) -> Self {
-        Self {
-            held_ns: self.held_ns.saturating_add(other.held_ns),
-            turns: self.turns.saturating_add(other.turns),
-        }
-    }
-
-    /// What this has beyond `other`.
-    fn minus(self, other: Self) -> Self {
-        Self {
-            held_ns: self.held_ns.saturating_sub(other.held_ns),
-            turns: self.turns.saturating_sub(other.turns),
-        }
-    }
-
-    /// The later of two counts of one scheduling core.
-    fn later(self, other: Self) -> Self {
-        Self { held_ns: self.held_ns.max(other.held_ns), turns: self.turns.max(other.turns) }
-    }
-}
 
 /// One vGPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +71,9 @@ pub(crate) struct Vgpu {
     /// SHA-256 of the attach token, if one is needed.
     #[serde(default)]
     pub(crate) token: Option<[u8; 32]>,
+    /// What grants of it are signed with, and none of a later one of its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seal: Option<[u8; 16]>,
     /// Device time of ended sessions.
     #[serde(default)]
     pub(crate) used_ns: u64,
@@ -445,6 +418,7 @@ impl Registry {
             memory_bytes: wanted.memory_bytes,
             uuid: uuid_of(&wanted.name),
             token: token::kept(&wanted.token),
+            seal: None,
             used_ns: 0,
             sessions_total: 0,
             cap_ppm: wanted.cap_ppm.filter(|ppm| *ppm < PPM),

@@ -42,7 +42,7 @@ use super::{
     link_local, shared,
 };
 use crate::hosts::Hosts;
-use crate::rules::{Endpoint, GrantRow};
+use crate::rules::{Endpoint, GrantRow, Ruled};
 use crate::store::Port;
 
 /// A process that was started holds its lock after this time, or has failed.
@@ -321,7 +321,7 @@ impl Local {
         let (mut left, mut failed) = (0, None);
         for id in self.inventory()? {
             // One whose rules stay is kept, or nobody would know of them.
-            match self.withdraw(&id).and_then(|()| self.terminate(&id)) {
+            match self.withdraw(&id, None).and_then(|()| self.terminate(&id)) {
                 Ok(is_gone) => left += usize::from(!is_gone),
                 Err(failure) => failed = Some(failure),
             }
@@ -545,9 +545,9 @@ impl Endpoint for Local {
         Ok(holder.is_some_and(|holder| holder.what == relay::name_of(rows)))
     }
 
-    fn withdraw(&self, instance: &str) -> Result<(), Failure> {
+    fn withdraw(&self, instance: &str, _host: Option<&str>) -> Result<(), Failure> {
         if let Some(hosts) = self.leads(instance)? {
-            hosts.withdraw(instance)?;
+            hosts.withdraw(instance, None)?;
         }
         let folder = self.folder(instance);
         if !folder.exists() {
@@ -558,13 +558,13 @@ impl Endpoint for Local {
         if region.exists() { self.end_wholly(&region) } else { Ok(()) }
     }
 
-    fn instances(&self) -> Result<Vec<String>, Failure> {
-        let mut found = self.folders_with("rows.json")?;
+    fn instances(&self) -> Ruled {
+        let mut found = Ruled::of(self.folders_with("rows.json"));
         if let Some(socket) = &self.current().host_endpoint {
             let here = (self.settings.host.clone(), socket.clone());
-            found.extend(Hosts::new([here]).instances()?);
+            found.add(Hosts::new([here]).instances());
         }
-        Ok(found)
+        found
     }
 }
 
@@ -711,7 +711,7 @@ mod tests {
         let local = local(Isolation::Processes, folder.path());
         assert_eq!(local.state("i1").unwrap(), VmState::Absent);
         assert!(local.terminate("i1").unwrap());
-        local.withdraw("i1").unwrap();
+        local.withdraw("i1", None).unwrap();
         assert!(local.inventory().unwrap().is_empty());
     }
 }

@@ -78,7 +78,7 @@ fn keep_key(
 ) -> Result<(), StoreError> {
     let forget = int(now_ms.saturating_sub(KEY_LIFE_MS))?;
     link.change("DELETE FROM keys WHERE created_ms < $1", &[forget.into()])?;
-    if let Some(instance) = repeated(link, key)? {
+    if let Some(instance) = repeated(link, key, now_ms)? {
         return Err(StoreError::Repeated(instance));
     }
     link.change(
@@ -94,11 +94,15 @@ fn keep_key(
     Ok(())
 }
 
-/// The instance of a request that was carried out before under this key.
-pub(super) fn repeated(link: &mut impl Link, key: &Key) -> Result<Option<String>, StoreError> {
+/// The instance of a request that was carried out under this key, less than a day ago.
+pub(super) fn repeated(
+    link: &mut impl Link,
+    key: &Key,
+    now_ms: u64,
+) -> Result<Option<String>, StoreError> {
     let row = link.one(
-        "SELECT digest, instance FROM keys WHERE owner = $1 AND key = $2",
-        &[(&key.owner).into(), (&key.key).into()],
+        "SELECT digest, instance FROM keys WHERE owner = $1 AND key = $2 AND created_ms >= $3",
+        &[(&key.owner).into(), (&key.key).into(), int(now_ms.saturating_sub(KEY_LIFE_MS))?.into()],
     )?;
     let Some(row) = row else { return Ok(None) };
     if row.bytes(0)? == key.digest { Ok(Some(row.text(1)?)) } else { Err(StoreError::KeyReused) }
@@ -529,13 +533,17 @@ pub(super) fn release(
         "UPDATE cgpus SET to_ms = $2, token = NULL WHERE instance = $1",
         &[instance.into(), int(now_ms)?.into()],
     )?;
+    // Nobody needs what its VM was to run any longer: it may be long, and secret.
+    let spec = Spec { user_data: String::new(), ..found.spec.clone() };
     link.change(
-        "UPDATE instances SET ended_ms = $2, marks = marks | $3, hidden = $4 WHERE id = $1",
+        "UPDATE instances SET ended_ms = $2, marks = marks | $3, hidden = $4, spec = $5
+         WHERE id = $1",
         &[
             instance.into(),
             int(now_ms)?.into(),
             Step::Release.bit().into(),
             found.failure.is_none().into(),
+            serde_json::to_string(&spec)?.into(),
         ],
     )?;
     tell(link, instance, event)?;

@@ -213,8 +213,8 @@ impl<B: Base> Store for B {
         self.writer().begin(move |link| instances::reserve(link, &reservation))
     }
 
-    fn repeated(&self, key: &Key) -> Result<Option<String>, StoreError> {
-        self.read(|link| instances::repeated(link, key))
+    fn repeated(&self, key: &Key, now_ms: u64) -> Result<Option<String>, StoreError> {
+        self.read(|link| instances::repeated(link, key, now_ms))
     }
 
     fn instance(&self, id: &str) -> Result<Option<InstanceRow>, StoreError> {

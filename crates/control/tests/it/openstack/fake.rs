@@ -413,10 +413,16 @@ fn add_server(inner: &mut Inner, asked: &Value, project: &str, is_nowhere: bool)
         server["status"] = json!("ERROR");
         server["fault"] = json!({"code": 500, "message": "No valid host was found."});
     } else {
+        // Another project says of a port of its own that it is this server's.
+        inner.ports.push(json!({
+            "id": format!("fedcba9876543210-{number}"), "network_id": "net1", "status": "ACTIVE",
+            "mac_address": "fa:16:3e:ff:ff:ff", "fixed_ips": [{"ip_address": "10.0.0.66"}],
+            "binding:host_id": "compute1", "device_id": id, "tenant_id": "another",
+        }));
         inner.ports.push(json!({
             "id": format!("0123456789abcdef-{number}"), "network_id": "net1", "status": "ACTIVE",
             "mac_address": "fa:16:3e:00:00:01", "fixed_ips": [{"ip_address": "10.0.0.5"}],
-            "binding:host_id": "compute1", "device_id": id,
+            "binding:host_id": "compute1", "device_id": id, "tenant_id": project,
         }));
     }
     inner.servers.push(server);

@@ -16,7 +16,7 @@ use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use weft_wire::handshake;
-use weft_wire::remote::{CODE_BYTES, Grant, GrantBody, from_hex, to_hex};
+use weft_wire::remote::{CODE_BYTES, Grant, GrantBody, NoGrant, from_hex, to_hex};
 
 use crate::daemon::registry;
 
@@ -26,10 +26,10 @@ const USED_MAX: usize = 1 << 16;
 /// Why a grant does not let anybody in.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GrantError {
-    /// It is not this node's.
+    /// It is not this node's, or its vGPU's.
     #[error(
-        "the grant {0} is not genuine, or another node's: get one with `weft token` on the node \
-         whose gateway this is"
+        "the grant {0} is not genuine, another node's, or of a vGPU that was removed: get one with \
+         `weft token` on the node whose gateway this is"
     )]
     Forged(String),
     /// Its time is over.
@@ -86,6 +86,9 @@ struct Used {
     by: Vec<String>,
 }
 
+/// Tells vGPUs apart that had one name after the other.
+type Seal = [u8; 16];
+
 /// Seconds since 1970.
 pub(crate) fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -127,27 +130,41 @@ impl Grants {
         registry::replace(&self.path, &bytes)
     }
 
-    /// The text of a grant.
-    pub(crate) fn issue(&self, body: &GrantBody) -> anyhow::Result<String> {
+    /// The text of a grant for the vGPU that has this seal, or for whichever has the name.
+    pub(crate) fn issue(&self, body: &GrantBody, seal: Option<Seal>) -> anyhow::Result<String> {
         let body = handshake::to_vec(body)?;
-        let code = self.code(&body).finalize().into_bytes().into();
+        let code = self.code(&body, seal).finalize().into_bytes().into();
         Ok(Grant { body, code }.to_text())
     }
 
-    fn code(&self, body: &[u8]) -> Hmac<Sha256> {
+    fn code(&self, body: &[u8], seal: Option<Seal>) -> Hmac<Sha256> {
         // Every key length is one.
         let mut code = Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC takes any key");
-        code.update(b"weft grant 1\0");
+        match seal {
+            Some(seal) => {
+                code.update(b"weft grant 2\0");
+                code.update(&seal);
+            }
+            None => code.update(b"weft grant 1\0"),
+        }
         code.update(body);
         code
     }
 
-    /// What a genuine grant says, before it expires.
-    pub(crate) fn verify(&self, grant: &Grant, now: u64) -> Result<GrantBody, GrantError> {
+    /// What a genuine grant says, before it expires. `seal_of` tells a vGPU's seal by its name.
+    pub(crate) fn verify(
+        &self,
+        grant: &Grant,
+        seal_of: impl Fn(&str) -> Option<Seal>,
+        now: u64,
+    ) -> Result<GrantBody, GrantError> {
+        let forged = || GrantError::Forged(grant.beginning());
         let code: &[u8; CODE_BYTES] = &grant.code;
-        let genuine = self.code(&grant.body).verify_slice(code);
-        genuine.map_err(|_| GrantError::Forged(grant.beginning()))?;
-        let body = grant.claims().map_err(|_| GrantError::Forged(grant.beginning()))?;
+        let body = grant.claims().map_err(|_| forged())?;
+        let is_genuine = |seal| self.code(&grant.body, seal).verify_slice(code).is_ok();
+        if !is_genuine(None) && !seal_of(&body.vgpu).is_some_and(|seal| is_genuine(Some(seal))) {
+            return Err(forged());
+        }
         if now > body.expires_s {
             return Err(GrantError::Expired { grant: grant.beginning(), vgpu: body.vgpu });
         }
@@ -189,8 +206,13 @@ impl Grants {
         let mut line = serde_json::to_vec(&one).map_err(io::Error::from)?;
         line.push(b'\n');
         let mut file = File::options().create(true).append(true).mode(0o600).open(&self.path)?;
-        file.write_all(&line)?;
-        file.sync_data()?;
+        let before = file.metadata()?.len();
+        let written = file.write_all(&line).and_then(|()| file.sync_data());
+        if let Err(error) = written {
+            // Half a line would spoil the next one.
+            file.set_len(before)?;
+            return Err(error.into());
+        }
         used.insert(id, one);
         Ok(true)
     }
@@ -198,16 +220,20 @@ impl Grants {
 
 /// What an endpoint shows: the grant's text, a dot and the digest of its key. `None` for anything
 /// else, which is an attach token or nothing.
-pub(crate) fn shown(token: &str) -> Option<(Grant, [u8; 32])> {
-    let (grant, endpoint) = token.rsplit_once('.')?;
-    let endpoint = from_hex(endpoint)?.try_into().ok()?;
-    Some((Grant::from_text(grant).ok()?, endpoint))
+///
+/// # Errors
+/// [`NoGrant`] for what an endpoint shows with its key and is none. It is no attach token either:
+/// whoever reached the gateway would be taken for a program of the gateway's user.
+pub(crate) fn shown(token: &str) -> Result<Option<(Grant, [u8; 32])>, NoGrant> {
+    let Some((grant, endpoint)) = token.rsplit_once('.') else { return Ok(None) };
+    let endpoint = from_hex(endpoint).and_then(|endpoint| endpoint.try_into().ok());
+    endpoint.map(|endpoint| Ok((Grant::from_text(grant)?, endpoint))).transpose()
 }
 
 /// What the server of a virtual machine shows: the same for each vGPU of its machine, with spaces
 /// between. `None` for anything else.
 pub(crate) fn all_shown(token: &str) -> Option<Vec<(Grant, [u8; 32])>> {
-    token.split(' ').map(shown).collect()
+    token.split(' ').map(|one| shown(one).ok().flatten()).collect()
 }
 
 /// Bytes that nobody can guess.
@@ -253,7 +279,7 @@ mod tests {
     }
 
     fn grant(grants: &Grants, uses: u32) -> Grant {
-        Grant::from_text(&grants.issue(&body(uses)).unwrap()).unwrap()
+        Grant::from_text(&grants.issue(&body(uses), None).unwrap()).unwrap()
     }
 
     fn redeem(
@@ -262,7 +288,7 @@ mod tests {
         endpoint: [u8; 32],
         now: u64,
     ) -> Result<GrantBody, GrantError> {
-        let body = grants.verify(grant, now)?;
+        let body = grants.verify(grant, |_| None, now)?;
         grants.admit(&(grant.clone(), endpoint), &body, now)?;
         Ok(body)
     }
@@ -289,13 +315,32 @@ mod tests {
     }
 
     #[test]
+    fn a_grant_of_a_removed_vgpu_opens_no_later_one_of_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let grants = Grants::open(dir.path()).unwrap();
+        let issued = |seal| Grant::from_text(&grants.issue(&body(1), seal).unwrap()).unwrap();
+        let (of_one, ahead) = (issued(Some([1; 16])), issued(None));
+        for (grant, seal, is_good) in [
+            (&of_one, Some([1; 16]), true),
+            (&of_one, Some([2; 16]), false),
+            (&of_one, None, false),
+            // Of whichever has the name: who granted it ahead makes names of its own.
+            (&ahead, None, true),
+            (&ahead, Some([2; 16]), true),
+        ] {
+            let verified = grants.verify(grant, |name| seal.filter(|_| name == "alice"), 0);
+            assert_eq!(verified.is_ok(), is_good, "{seal:?}: {verified:?}");
+        }
+    }
+
+    #[test]
     fn another_endpoint_cannot_use_what_was_used_not_even_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let mut far = body(2);
         far.expires_s = now_s() + 1000;
         let issued = {
             let grants = Grants::open(dir.path()).unwrap();
-            let issued = Grant::from_text(&grants.issue(&far).unwrap()).unwrap();
+            let issued = Grant::from_text(&grants.issue(&far, None).unwrap()).unwrap();
             for endpoint in [1, 1, 2, 1] {
                 redeem(&grants, &issued, [endpoint; 32], 0).unwrap();
             }
@@ -317,13 +362,18 @@ mod tests {
     #[test]
     fn an_attach_token_is_no_grant() {
         for token in ["", "secret", "weft1", "weft1.00", "a.b"] {
-            assert!(shown(token).is_none(), "{token}");
+            assert_eq!(shown(token), Ok(None), "{token}");
+        }
+        // What comes with an endpoint's key is a grant or refused, and never taken for a token.
+        for grant in ["", "x", "weft1", "weft1.00"] {
+            let token = format!("{grant}.{}", to_hex(&[9; 32]));
+            assert_eq!(shown(&token), Err(NoGrant), "{token}");
         }
         let dir = tempfile::tempdir().unwrap();
-        let text = Grants::open(dir.path()).unwrap().issue(&body(1)).unwrap();
-        assert!(shown(&text).is_none(), "it comes with a key");
+        let text = Grants::open(dir.path()).unwrap().issue(&body(1), None).unwrap();
+        assert_eq!(shown(&text), Ok(None), "it comes with a key");
         let one = format!("{text}.{}", to_hex(&[9; 32]));
-        assert_eq!(shown(&one).unwrap().1, [9; 32]);
+        assert_eq!(shown(&one).unwrap().unwrap().1, [9; 32]);
         assert_eq!(all_shown(&format!("{one} {one}")).unwrap().len(), 2);
         for token in ["", "secret", &format!("{one} "), &format!("{one} secret")] {
             assert!(all_shown(token).is_none(), "{token}");

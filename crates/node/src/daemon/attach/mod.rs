@@ -85,7 +85,7 @@ pub(crate) fn greet(daemon: &Arc<Daemon>, connection: Connection<OwnedFd>) {
         said => said.and_then(|said| understand(&said)),
     };
     let attachment = said.and_then(|hello| {
-        let attachment = match grants::shown(&hello.token) {
+        let attachment = match grants::shown(&hello.token)? {
             Some(shown) => remote::redeem(daemon, hello, &tenant, &shown)?,
             None => Attachment { hello, tenant, client: Client::Here },
         };

@@ -5,7 +5,7 @@
 use anyhow::Context as _;
 use weft_ring::peer::Credentials;
 use weft_wire::handshake::{HelloBody, RefusalCode};
-use weft_wire::remote::{Grant, GrantBody, to_hex};
+use weft_wire::remote::{Grant, GrantBody, NoGrant, to_hex};
 
 use super::gateway::Gateway;
 use super::grants::{self, GrantError, Grants};
@@ -40,7 +40,8 @@ impl Remote {
 /// that grants nothing now is not used by being shown.
 pub(super) fn granted(daemon: &Daemon, shown: &(Grant, [u8; 32])) -> Result<GrantBody, Refusal> {
     let (grants, now_s) = (&daemon.remote.grants, grants::now_s());
-    let body = grants.verify(&shown.0, now_s)?;
+    let seal_of = |name: &str| daemon.tables().registry.find(name).ok().and_then(|vgpu| vgpu.seal);
+    let body = grants.verify(&shown.0, seal_of, now_s)?;
     let tables = daemon.tables();
     let is_there = !tables.is_being_removed(&body.vgpu);
     let found = tables.registry.find(&body.vgpu).ok().filter(|_| is_there);
@@ -57,6 +58,12 @@ pub(super) fn granted(daemon: &Daemon, shown: &(Grant, [u8; 32])) -> Result<Gran
     }
     grants.admit(shown, &body, now_s)?;
     Ok(body)
+}
+
+impl From<NoGrant> for Refusal {
+    fn from(error: NoGrant) -> Self {
+        Self { code: RefusalCode::Permission, message: error.to_string() }
+    }
 }
 
 impl From<GrantError> for Refusal {
@@ -141,8 +148,14 @@ impl Daemon {
              leave --{word} out"
         );
         let Vgpu { owner, weight, memory_bytes, .. } = vgpu;
+        let seal = self.tables().registry.seal(name, grants::random()?)?;
+        anyhow::ensure!(
+            self.save_registry(),
+            "what the grant is signed with cannot be kept: make room on the disk of the state \
+             directory"
+        );
         let body = body(asked, owner, server)?;
-        self.sign(GrantBody { weight, memory_bytes, ..body }, caller)
+        self.sign(&GrantBody { weight, memory_bytes, ..body }, Some(seal), caller)
     }
 
     /// Makes a grant for a vGPU that `caller` will make, if it is not there. Whoever shows it
@@ -155,7 +168,7 @@ impl Daemon {
         let server = self.grantable(&asked)?;
         anyhow::ensure!(is_vgpu_name(&asked.name), "`{}` is no name: {NAME_RULE}", asked.name);
         let there = self.tables().registry.find(&asked.name).map(|vgpu| vgpu.owner);
-        self.sign(body(asked, there.unwrap_or(caller.uid), server)?, caller)
+        self.sign(&body(asked, there.unwrap_or(caller.uid), server)?, None, caller)
     }
 
     /// What is asked for can be granted; by whose gateway.
@@ -169,10 +182,15 @@ impl Daemon {
         Ok(server)
     }
 
-    fn sign(&self, body: GrantBody, caller: Caller) -> anyhow::Result<GrantReport> {
-        let grant = self.remote.grants.issue(&body)?;
+    fn sign(
+        &self,
+        body: &GrantBody,
+        seal: Option<[u8; 16]>,
+        caller: Caller,
+    ) -> anyhow::Result<GrantReport> {
+        let grant = self.remote.grants.issue(body, seal)?;
         let which = Grant::from_text(&grant)?.beginning();
-        let GrantBody { vgpu, weight, memory_bytes, uses, expires_s, server, .. } = body;
+        let GrantBody { vgpu, weight, memory_bytes, uses, expires_s, server, .. } = body.clone();
         tracing::info!(grant = which, vgpu, uid = caller.uid, uses, expires_s, "grant made");
         Ok(GrantReport {
             grant,
