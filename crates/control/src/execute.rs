@@ -15,7 +15,7 @@ use crate::plan::{self, Step};
 use crate::provision::{Failure, Provisioner, VmSpec, VmState, is_shared};
 use crate::rules::{self, Endpoint, GrantRow};
 use crate::store::{
-    CgpuRow, Done, Effects, EndpointRow, Found, InstanceRow, Leading, Store, StoreError,
+    CgpuRow, Done, Effects, EndpointRow, Found, InstanceRow, Leading, Marks, Store, StoreError,
 };
 
 /// A VM has booted after this time, or never will.

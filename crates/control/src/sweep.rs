@@ -46,9 +46,7 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
         return Err(Failure::passing("this replica does not have the lease now"));
     }
     // Nothing of what follows is needed for that, and it may take long, or come to nothing.
-    for id in world.store.unsettled()? {
-        engine.kick(&id);
-    }
+    kick_unsettled(engine)?;
     // What is there is looked at before what is known: what is made meanwhile is known then. Who does
     // not answer keeps the others from nothing.
     let (vms, no_list) = match world.provisioner.inventory() {
@@ -96,7 +94,14 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     for id in live {
         note(look_at(world, id, &vgpus, &mut silent, &mut swept).map(|()| 0));
     }
+    kick_unsettled(engine)?;
     failed.map_or(Ok(swept), Err)
+}
+
+fn kick_unsettled(engine: &Engine) -> Result<(), StoreError> {
+    let unsettled = engine.world().store.unsettled()?;
+    unsettled.iter().for_each(|id| engine.kick(id));
+    Ok(())
 }
 
 /// The control plane's vGPUs on a node, whose gateway may listen elsewhere than before, and which

@@ -283,7 +283,7 @@ impl Channel {
         let name = ServerName::try_from("weft").context("a name")?;
         let mut tls = ClientConnection::new(config, name)?;
         let mut socket = socket;
-        while tls.is_handshaking() {
+        while tls.is_handshaking() || tls.wants_write() {
             // Who says a byte now and then does not hold it up for longer.
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

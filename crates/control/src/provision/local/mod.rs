@@ -648,7 +648,7 @@ mod tests {
         local.endpoint_removed(&endpoint);
         let current = local.current();
         assert!(!current.has_ports && current.host_endpoint.is_none());
-        assert_eq!(local.instances().unwrap(), Vec::<String>::new(), "it is not asked");
+        assert_eq!(local.instances(), Ruled::default(), "it is not asked");
     }
 
     #[test]
