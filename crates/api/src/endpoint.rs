@@ -191,9 +191,10 @@ impl Client {
     pub fn connect(path: &Path) -> Result<Self, EndpointError> {
         let stream = peer::connect_within(path, ANSWER_TIMEOUT).map_err(|source| {
             // It takes nobody in: it hangs, and runs.
-            match source.kind() {
-                io::ErrorKind::WouldBlock => EndpointError::Io(source),
-                _ => EndpointError::NotRunning { path: path.to_owned(), source },
+            if source.kind() == io::ErrorKind::WouldBlock {
+                EndpointError::Io(source)
+            } else {
+                EndpointError::NotRunning { path: path.to_owned(), source }
             }
         })?;
         if let Some(uid) = peer::stranger(&stream, true)? {

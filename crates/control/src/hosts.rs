@@ -263,7 +263,7 @@ mod tests {
         assert!(a.lock().unwrap().is_empty());
         // Nobody knows where rows are that another process put.
         hosts.withdraw("i1", None).unwrap();
-        assert_eq!(*a.lock().unwrap(), [withdraw.clone()]);
+        assert_eq!(*a.lock().unwrap(), std::slice::from_ref(&withdraw));
         // Unless it is kept where the VM is: then a host that is away is none of its business.
         let hosts =
             Hosts::new(["a", "dead"].map(|host| (host.to_owned(), folder.path().join(host))));

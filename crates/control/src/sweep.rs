@@ -47,8 +47,8 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     }
     // Nothing of what follows is needed for that, and it may take long, or come to nothing.
     kick_unsettled(engine)?;
-    // What is there is looked at before what is known: what is made meanwhile is known then. Who does
-    // not answer keeps the others from nothing.
+    // What is there is looked at before what is known: what is made meanwhile is known then. Who
+    // does not answer keeps the others from nothing.
     let (vms, no_list) = match world.provisioner.inventory() {
         Ok(vms) => (vms, None),
         Err(failure) => (Vec::new(), Some(failure)),

@@ -234,8 +234,8 @@ impl Link {
         self.detach(number);
     }
 
-    /// Since when no connection is there that its peer has not ended, as far as anybody looked. What
-    /// such a one has brought may still be read.
+    /// Since when no connection is there that its peer has not ended, as far as anybody looked.
+    /// What such a one has brought may still be read.
     #[must_use]
     pub(crate) fn lost_since(&self) -> Option<Instant> {
         let mut attached = lock(&self.channel);

@@ -84,11 +84,13 @@ impl Client {
     fn open(path: &Path, named: bool) -> Result<Self, AdminError> {
         let stream = peer::connect_within(path, ANSWER_TIMEOUT).map_err(|source| {
             let path = path.to_owned();
-            match source.kind() {
-                io::ErrorKind::PermissionDenied => AdminError::Permission { path },
+            if source.kind() == io::ErrorKind::PermissionDenied {
+                AdminError::Permission { path }
+            } else if source.kind() == io::ErrorKind::WouldBlock {
                 // It takes nobody in: it hangs, and runs.
-                io::ErrorKind::WouldBlock => AdminError::Io(source),
-                _ => AdminError::NotRunning { paths: vec![path], source },
+                AdminError::Io(source)
+            } else {
+                AdminError::NotRunning { paths: vec![path], source }
             }
         })?;
         if let Some(uid) = peer::stranger(&stream, named)? {

@@ -645,8 +645,7 @@ fn a_sweep_removes_what_nobody_knows_and_restores_what_is_missing() {
     let people = People::new(&[1]);
     let cloud = &people.cloud;
     let [stays, lost] = [0, 1].map(|_| people.create(&people.member, &shared(1, 1)).unwrap());
-    people.wait(&stays, "ready");
-    people.wait(&lost, "ready");
+    [&stays, &lost].into_iter().for_each(|id| people.wait(id, "ready"));
     assert_eq!(sweep::sweep(&cloud.engine).unwrap(), Swept::default());
     // Left by a store that was restored from an old copy.
     let world = cloud.engine.world();
@@ -669,20 +668,16 @@ fn a_sweep_removes_what_nobody_knows_and_restores_what_is_missing() {
     let foreign = "cgpu-i------0123456789-0";
     add_vgpus(cloud, &[&left, foreign]);
     world.endpoint.withdraw(&stays, None).unwrap();
-    // What cannot be ended now keeps nothing else from being looked at, and is ended the next time.
-    cloud.fake.fail("terminate", 1, Failure::passing("busy"));
-    assert_eq!(sweep::sweep(&cloud.engine).unwrap_err().words, "busy");
-    assert_eq!(cloud.fake.rules(&stays).len(), 1);
-    // Nor does a list of VMs that nobody has.
-    world.endpoint.withdraw(&stays, None).unwrap();
-    cloud.fake.fail("inventory", 1, Failure::passing("no list"));
-    assert_eq!(sweep::sweep(&cloud.engine).unwrap_err().words, "no list");
-    assert_eq!(cloud.fake.rules(&stays).len(), 1);
-    world.endpoint.withdraw(&stays, None).unwrap();
+    // What cannot be ended, or listed, keeps nothing else from being looked at, and is later.
+    for act in ["terminate", "inventory"] {
+        cloud.fake.fail(act, 1, Failure::passing("busy"));
+        assert_eq!(sweep::sweep(&cloud.engine).unwrap_err().words, "busy");
+        assert_eq!(cloud.fake.rules(&stays).len(), 1);
+        world.endpoint.withdraw(&stays, None).unwrap();
+    }
     cloud.fake.lose(&lost);
-    let swept = sweep::sweep(&cloud.engine).unwrap();
     let expected = Swept { vms: 1, foreign: 1, lost: 1, restored: 1, ..Swept::default() };
-    assert_eq!(swept, expected);
+    assert_eq!(sweep::sweep(&cloud.engine).unwrap(), expected);
     world.nodes.revoke("node0", &[foreign.to_owned()]).unwrap();
     people.wait(&lost, "failed");
     people.wait(&stays, "ready");

@@ -10,8 +10,8 @@ use weft_wire::progress::{STREAM_WORDS, event_word};
 use crate::link::Over;
 use crate::pinned::{Rows, Touched, Until};
 
-/// Most bytes of the copies that tell what kernels have changed of allocations: of a session, and of
-/// all together.
+/// Most bytes of the copies that tell what kernels have changed of allocations: of a session, and
+/// of all together.
 const SHADOWS_MAX: usize = 256 << 20;
 const ALL_SHADOWS_MAX: usize = 1 << 30;
 

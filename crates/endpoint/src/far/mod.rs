@@ -157,8 +157,8 @@ impl Far {
         match opening {
             Opening::Resume(resume) => self.resume(channel, &resume),
             Opening::Open(open) => {
-                // One that lies is refused by the node, which would take what is none for a program's
-                // word, and this gateway for that program.
+                // One that lies is refused by the node, which would take what is none for a
+                // program's word, and this gateway for that program.
                 let claims = Grant::from_text(&open.grant).and_then(|grant| grant.claims());
                 let vgpu = match claims {
                     Ok(claims) => claims.vgpu,

@@ -108,8 +108,8 @@ impl Session {
         drop(lock(&self.lifeline).take());
     }
 
-    /// Whether it is worth while to wait for an endpoint that acknowledges nothing: where the worker
-    /// is gone, for [`LAST_WORDS`] only.
+    /// Whether it is worth while to wait for an endpoint that acknowledges nothing: where the
+    /// worker is gone, for [`LAST_WORDS`] only.
     pub(super) fn is_worth_while(&self) -> bool {
         self.loss().is_none() || self.gone.get_or_init(Instant::now).elapsed() < LAST_WORDS
     }

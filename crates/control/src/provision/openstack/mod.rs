@@ -315,7 +315,7 @@ impl Provisioner for OpenStack {
         let Some(server) = self.awaited_server(id)? else { return Ok(None) };
         let ports = self.ports.of(&server.id, |servers| self.of_servers(servers))?;
         let port = ports.unwrap_or_default().into_iter().find(|port| {
-            // Anybody may say of a port that it is a server's: not of a port of that server's project.
+            // Anybody may say of a port that it is a server's, and not of one of its project.
             port.tenant_id == server.tenant_id
                 && port.network_id == self.settings.network
                 && port.status == "ACTIVE"
