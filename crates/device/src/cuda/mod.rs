@@ -385,8 +385,15 @@ impl CudaDevice {
         // SAFETY: the range was allocated by the caller.
         let code = unsafe { (self.driver.fill_linear)(address, 0, size, default) };
         self.done("cuMemsetD8Async", code)?;
+        self.settle()
+    }
+
+    /// Waits until what the driver does in the default stream is done. No stream of a session waits
+    /// for that by itself, and a copy from pageable memory returns before its last bytes are there
+    /// (CUDA Driver API, "API synchronization behavior").
+    fn settle(&self) -> Result<(), DeviceError> {
         // SAFETY: null is the default stream.
-        let code = unsafe { (self.driver.stream_synchronize)(default) };
+        let code = unsafe { (self.driver.stream_synchronize)(std::ptr::null_mut()) };
         self.done("cuStreamSynchronize", code)
     }
 
@@ -532,7 +539,8 @@ impl Device for CudaDevice {
         }
         // SAFETY: `word` has 8 bytes, at least `bytes`; the device range was checked.
         let code = unsafe { (self.driver.copy_in)(address, word.as_ptr().cast(), bytes) };
-        self.done("cuMemcpyHtoD", code)
+        self.done("cuMemcpyHtoD", code)?;
+        self.settle()
     }
 
     fn drive(&mut self, _slice_ns: u64) -> Driven {

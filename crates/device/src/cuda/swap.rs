@@ -335,7 +335,7 @@ impl CudaDevice {
             let code = unsafe { (self.driver.copy_in)(to, from, memory.len()) };
             self.done("cuMemcpyHtoD", code)?;
         }
-        Ok(())
+        self.settle()
     }
 
     fn unmapped(&self, code: Code, requested: u64) -> DeviceError {

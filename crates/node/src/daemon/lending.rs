@@ -14,13 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weft_ring::peer;
+use weft_sched::DeviceKey;
 use weft_sched::memory::{Room, Wish};
 
-use super::Daemon;
 use super::clock;
 use super::devices::lending::{Lender, Pressure};
 use super::driver::Order;
 use super::sessions::{SWITCH_MIN_NS, Session};
+use super::{Daemon, Tables};
 use crate::link::{Ask, Reply};
 
 /// Who waits looks again after this time.
@@ -69,11 +70,16 @@ impl Daemon {
                 let [total, fixed] = [bytes, fixed_bytes].map(|bytes| bytes.min(held));
                 let fixed = if loads { fixed } else { lender.fixed_of(session.key, fixed) };
                 let wish = Wish { total, fixed, missing: missing_bytes, gives: loads };
-                if loads && let Some(answer) = self.pause_for_module(session, &lender, &wish) {
-                    return answer;
-                }
-                if loads && !self.may_fix(session, &lender, (fixed, quota)) {
-                    return Reply::Exhausted;
+                if loads {
+                    if let Some(answer) = self.pause_for_module(session, &lender, &wish, stands) {
+                        return answer;
+                    }
+                    // What it is promised the next one sees that asks.
+                    let tables = self.tables();
+                    if !may_fix(&tables, device, session, &lender, (fixed, quota)) {
+                        return Reply::Exhausted;
+                    }
+                    lender.ask(session.key, wish, stands);
                 }
                 self.find_room(session, &lender, wish, stands)
             }
@@ -82,7 +88,9 @@ impl Daemon {
             (Ask::Room { missing_bytes: 1.., .. }, None) => Reply::Exhausted,
             (Ask::Holds { bytes, fixed_bytes }, Some(lender)) => {
                 let fixed = lender.fixed_of(session.key, fixed_bytes);
-                lender.holds(session.key, bytes.min(held), fixed);
+                // It never has more than it was given room for.
+                let bytes = bytes.min(held).min(lender.held(session.key));
+                lender.holds(session.key, bytes, fixed);
                 Reply::Done
             }
             (Ask::Brought {}, Some(lender)) => {
@@ -93,21 +101,21 @@ impl Daemon {
         }
     }
 
-    /// Whether a session may have so much on its device that stays there: its vGPU's part of that,
-    /// beside which all others can still have theirs.
-    fn may_fix(&self, session: &Session, lender: &Lender, (fixed, quota): (u64, u64)) -> bool {
-        let device = self.device_of(session.key);
-        let largest = self.tables().memory(device).largest_beside(session.key);
-        let all = lender.all_fixed_beside(session.key).saturating_add(fixed);
-        all.saturating_add(largest) <= lender.capacity()
-            && lender.may_fix(session.key, session.vgpu, fixed, quota)
-    }
-
     /// Loads of modules are no turns, so nobody pays for what they have others save: a vGPU does
-    /// that for a part of the time. Who waits for that can save what it owes.
-    fn pause_for_module(&self, session: &Session, lender: &Lender, wish: &Wish) -> Option<Reply> {
+    /// that for a part of the time. Who waits for that can save what it owes; who does not stand
+    /// still has its kernels collected, and asks again.
+    fn pause_for_module(
+        &self,
+        session: &Session,
+        lender: &Lender,
+        wish: &Wish,
+        stands: bool,
+    ) -> Option<Reply> {
         let waiting = Waiting { daemon: self, session };
-        while let Some(debt) = lender.must_pause((session.key, session.vgpu), wish) {
+        while let Some(debt) = lender.must_pause((session.key, session.vgpu), wish, stands) {
+            if !stands {
+                return Some(Reply::Later);
+            }
             if let Some(bytes) = debt {
                 return Some(Reply::Save { bytes });
             }
@@ -192,4 +200,19 @@ impl Daemon {
         let device = self.device_of(session.key);
         self.tables().memory(device).lender()?.debt(session.key)
     }
+}
+
+/// Whether a session may have so much on its device that stays there: its vGPU's part of that,
+/// beside which all others can still have theirs.
+fn may_fix(
+    tables: &Tables,
+    device: DeviceKey,
+    session: &Session,
+    lender: &Lender,
+    (fixed, quota): (u64, u64),
+) -> bool {
+    let largest = tables.memory(device).largest_beside(session.key);
+    let all = lender.all_fixed_beside(session.key).saturating_add(fixed);
+    all.saturating_add(largest) <= lender.capacity()
+        && lender.may_fix(session.key, session.vgpu, fixed, quota)
 }

@@ -11,9 +11,9 @@
 //!
 //! Who gives: whoever was idle for longest, and among those that work, whoever had its turn last,
 //! because its next one is furthest away where turns go round. Other sessions of the same vGPU come
-//! after them, since they work in the same turns, and whoever loads a module, or brings its own
-//! memory just then, last, since that takes its time. Weft's; a model of nvshare would take all of
-//! everybody.
+//! after them, since they work in the same turns, and whoever brings its own memory just then last,
+//! since that takes its time. Nobody asks one that loads a module: it cannot stand still, and
+//! whoever needs what it has comes later. Weft's; a model of nvshare would take all of everybody.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -146,10 +146,11 @@ impl Lending {
         member.owes = member.owes.saturating_sub(saved).min(member.movable());
     }
 
-    /// A session loads a module from now on, or not any more.
+    /// A session loads a module from now on, or not any more. What it owed others are asked for.
     pub fn set_loads(&mut self, session: u32, loads: bool) {
         if let Some(member) = self.members.get_mut(&session) {
             member.loads = loads;
+            member.owes = if loads { 0 } else { member.owes };
         }
     }
 
@@ -349,12 +350,12 @@ impl Lending {
             // Of the idle ones the earliest, of the others the latest.
             let order = if is_idle { member.served_ns } else { u64::MAX - member.served_ns };
             let waits = waits.contains(&session);
-            let is_busy = member.loads || member.brings;
-            (is_busy, Some(member.vgpu) == own, waits, Reverse(is_idle), order, session)
+            (member.brings, Some(member.vgpu) == own, waits, Reverse(is_idle), order, session)
         };
         let others = self.members.iter().filter(|(other, _)| **other != asked.session);
+        let can_stand = others.clone().filter(|(_, member)| !member.loads);
         let mut givers: Vec<_> =
-            others.clone().map(|(session, member)| rank(*session, member)).collect();
+            can_stand.map(|(session, member)| rank(*session, member)).collect();
         givers.sort_unstable();
         let stays: u64 = others.map(|(_, member)| member.held.saturating_sub(member.owes)).sum();
         let mut lacking = stays.saturating_sub(asked.others_max);

@@ -3,7 +3,7 @@
 //! Who gives is decided in [`weft_sched::memory::Lending`]. Here those that ask wait until others
 //! have saved, for so long as they may take.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,11 @@ use crate::admin::{LENT_BY_SESSIONS, LastSwitch, MemoryReport};
 /// GPU's whole memory takes some seconds.
 const SAVE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Who waits looks again after this time.
+/// A session of an earlier daemon has said what it has on the device within this time, also if it
+/// compiles a module, or is ended when somebody needs it.
+const UNHEARD_LIMIT: Duration = Duration::from_secs(600);
+
+/// Who waits looks again after this time, and tells those that owe again.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Who waits for one that loads a module is told to come later after this time: it has the turn.
@@ -73,7 +77,7 @@ struct State {
     /// Since when sessions wait for what others have to save for their modules.
     displacing: BTreeMap<u32, Instant>,
     /// Sessions of an earlier daemon that have not said yet what of theirs stays on the device.
-    unheard: BTreeSet<u32>,
+    unheard: BTreeMap<u32, Instant>,
     /// When each vGPU's loads may have others save again.
     loads_again: BTreeMap<u32, Instant>,
     /// What moving takes of late, in ps a byte.
@@ -107,6 +111,8 @@ struct Due {
     until: Instant,
     /// It stands still.
     stood: bool,
+    /// When it was told last.
+    sent: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -145,7 +151,7 @@ impl Lender {
             loading: BTreeMap::new(),
             slow: BTreeMap::new(),
             displacing: BTreeMap::new(),
-            unheard: BTreeSet::new(),
+            unheard: BTreeMap::new(),
             loads_again: BTreeMap::new(),
             ps: FIRST_PS,
             totals: Totals::default(),
@@ -193,11 +199,19 @@ impl Lender {
             let until = if due.stood { Instant::now() + SAVE_LIMIT } else { due.until };
             state.next += 1;
             let number = state.next;
-            state.due.insert(session, Due { number, until, ..due });
+            state.due.insert(session, Due { number, until, sent: None, ..due });
         }
+        // Whoever says what it has is not about to bring any, whatever became of that.
+        state.lending.end_bringing(session);
+        state.exchanges.remove(&session);
         state.settle();
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// Bytes that a session has on the device by this account.
+    pub(crate) fn held(&self, session: u32) -> u64 {
+        self.lock().lending.held(session)
     }
 
     /// A session is about to load a module of so many bytes. What it is to save before: as long as
@@ -253,18 +267,20 @@ impl Lender {
         self.changed.notify_all();
     }
 
-    /// A session of an earlier daemon may load one: it has no time to keep to before it says
+    /// A session of an earlier daemon may load one: it is not asked for anything before it says
     /// something. All that it has may be on the device.
     pub(crate) fn adopt(&self, session: u32, held: u64) {
         let mut state = self.lock();
         state.lending.holds(session, held, 0);
-        state.unheard.insert(session);
+        state.lending.set_loads(session, true);
+        state.unheard.insert(session, Instant::now());
     }
 
     /// Has the sessions of an earlier daemon say what of theirs is on the device.
     pub(crate) fn hear(&self, pause: impl Fn(u32, u64)) {
         let mut state = self.lock();
-        for session in state.unheard.clone() {
+        let unheard: Vec<u32> = state.unheard.keys().copied().collect();
+        for session in unheard {
             state.next += 1;
             pause(session, state.next);
         }
@@ -288,9 +304,11 @@ impl Lender {
     /// of an earlier daemon was allowed what that knew.
     pub(crate) fn fixed_of(&self, session: u32, said: u64) -> u64 {
         let mut state = self.lock();
-        if state.unheard.remove(&session) {
+        if state.unheard.remove(&session).is_some() {
             let held = state.lending.held(session);
             state.lending.holds(session, held, said);
+            let loads = state.loading.contains_key(&session);
+            state.lending.set_loads(session, loads);
         }
         said.min(state.lending.fixed(session))
     }
@@ -313,7 +331,7 @@ impl Lender {
         let bytes = state.lending.owes(session);
         if bytes == 0 {
             // One that has not been heard saves nothing, and says what it has.
-            return state.unheard.contains(&session).then_some(0);
+            return state.unheard.contains_key(&session).then_some(0);
         }
         state.extend(session);
         Some(bytes)
@@ -325,6 +343,7 @@ impl Lender {
         &self,
         (session, vgpu): (u32, u32),
         wish: &Wish,
+        stands: bool,
     ) -> Option<Option<u64>> {
         let state = self.lock();
         let displaces = state.lending.would_lack(session, wish) > state.lending.movable(session);
@@ -333,7 +352,7 @@ impl Lender {
             return None;
         }
         drop(state);
-        Some(self.debt(session))
+        Some(if stands { self.debt(session) } else { None })
     }
 
     /// A session asks for room: how long the exchange is expected to take, in ns; nothing if there
@@ -375,11 +394,7 @@ impl Lender {
             let room = state.lending.look(now_ns(), session, stands);
             let waits_in_vain =
                 state.lending.waits_for_loader(session) && began.elapsed() >= LOADER_LIMIT;
-            if waits_in_vain {
-                // Those loads take long, whatever they say.
-                let State { loading, slow, .. } = &mut *state;
-                slow.extend(loading.values().map(|(_, vgpu)| (*vgpu, Instant::now())));
-            }
+            let silent = if waits_in_vain { state.note_vain(session) } else { Vec::new() };
             if room != Room::Waits || pressure.is_over() || !stands || waits_in_vain {
                 // It asks anew when it stands.
                 state.lending.cancel(session);
@@ -387,12 +402,15 @@ impl Lender {
                 state.settle();
                 drop(state);
                 self.changed.notify_all();
+                silent.into_iter().for_each(|session| pressure.end(session));
                 return room;
             }
             let late = state.press(pressure, self.pause_limit);
             if !late.is_empty() {
                 drop(state);
-                late.into_iter().for_each(|session| pressure.end(session));
+                // One that has saved meanwhile is not ended.
+                let owes = |session: &u32| self.lock().lending.owes(*session) > 0;
+                late.into_iter().filter(owes).for_each(|session| pressure.end(session));
                 state = self.lock();
                 continue;
             }
@@ -448,7 +466,7 @@ impl State {
             return *due;
         }
         self.next += 1;
-        let due = Due { number: self.next, until, stood: false };
+        let due = Due { number: self.next, until, stood: false, sent: None };
         self.due.insert(session, due);
         due
     }
@@ -489,8 +507,23 @@ impl State {
             Room::Save { .. } => self.extend(session),
             Room::Waits | Room::Refused => {
                 self.exchanges.remove(&session);
+                self.displacing.remove(&session);
+                self.lending.end_bringing(session);
             }
         }
+    }
+
+    /// A session waited in vain for those that load modules: their loads take long, whatever they
+    /// say. Those of an earlier daemon that never said anything.
+    fn note_vain(&mut self, session: u32) -> Vec<u32> {
+        let Self { loading, slow, lending, unheard, .. } = self;
+        let is_waited_for = |(other, (since, _)): &(&u32, &(Instant, u32))| {
+            **other != session && lending.movable(**other) > 0 && since.elapsed() >= LOADER_LIMIT
+        };
+        let vgpus = loading.iter().filter(is_waited_for).map(|(_, (_, vgpu))| *vgpu);
+        slow.extend(vgpus.map(|vgpu| (vgpu, Instant::now())));
+        let is_silent = |(_, since): &(&u32, &Instant)| since.elapsed() >= UNHEARD_LIMIT;
+        unheard.iter().filter(is_silent).map(|(session, _)| *session).collect()
     }
 
     /// Has those stand still that owe; who has had its time.
@@ -499,19 +532,21 @@ impl State {
         let (now, debtors) = (Instant::now(), self.lending.debtors());
         let mut late = Vec::new();
         for debtor in debtors {
-            let due = self.told(debtor, now + pause_limit);
-            // A compiler takes as long as it takes, and so does bringing gigabytes.
-            let is_busy = self.lending.loads(debtor)
-                || self.unheard.contains(&debtor)
-                || self.exchanges.get(&debtor).is_some_and(Exchange::comes);
-            if is_busy {
-                self.due.insert(debtor, Due { until: now + pause_limit, ..due });
+            let mut due = self.told(debtor, now + pause_limit);
+            // Bringing gigabytes takes its time.
+            if self.exchanges.get(&debtor).is_some_and(Exchange::comes) {
+                due.until = now + pause_limit;
             } else if now >= due.until {
                 late.push(debtor);
                 // Once: its end is noticed by its thread.
-                self.due.insert(debtor, Due { until: now + SAVE_LIMIT, ..due });
+                due.until = now + SAVE_LIMIT;
             }
-            pressure.pause(debtor, due.number);
+            // However many wait for it, and however often they look.
+            if due.sent.is_none_or(|sent| now.duration_since(sent) >= LOOK) {
+                due.sent = Some(now);
+                pressure.pause(debtor, due.number);
+            }
+            self.due.insert(debtor, due);
         }
         late
     }
@@ -712,7 +747,7 @@ mod tests {
         lender.begin(NOW_NS, 1, 1, 1 << 40);
         lender.begin(NOW_NS, 2, 2, 0);
         let load = Wish { total: 1 << 38, fixed: 1 << 38, missing: 0, gives: true };
-        let must_pause = |vgpu| lender.must_pause((2, vgpu), &load).is_some();
+        let must_pause = |vgpu| lender.must_pause((2, vgpu), &load, true).is_some();
         assert!(!must_pause(2));
         lender.ask(2, load, true);
         assert_eq!(lender.lock().lending.look(NOW_NS, 2, true), Room::Waits);

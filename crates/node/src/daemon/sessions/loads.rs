@@ -21,10 +21,13 @@ impl Daemon {
         // The worker ends when its tenant does, also while it waits for this answer.
         let debt = Cell::new(None);
         let is_over = || {
-            debt.set(self.debt_of(session).filter(|_| stands));
+            debt.set(if stands { self.debt_of(session) } else { None });
             debt.get().is_some() || peer::has_hung_up(&session.worker.link)
         };
-        self.note_compiling(session, false);
+        // One that does not stand still cannot save while it waits.
+        if stands {
+            self.note_compiling(session, false);
+        }
         let priority = self.loads.begin(compiler, bytes, clock::now_ns(), is_over);
         if let (None, Some(bytes)) = (priority, debt.get()) {
             return Reply::Save { bytes };
