@@ -32,8 +32,9 @@ pub struct Engine {
     changed: Condvar,
 }
 
-/// What is to be done about an instance. Removals go first, and one thread does nothing else: a
-/// cloud that takes a minute to make each VM keeps nobody from taking access away.
+/// What is to be done about an instance. One thread does nothing but remove: a cloud that takes a
+/// minute to make each VM keeps nobody from taking access away. The others do either by turns:
+/// however many removals wait for who does not answer, something is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     Remove,
@@ -43,7 +44,7 @@ enum Work {
 /// What is due, by time and then in order.
 type Due = BTreeMap<(Instant, u64), String>;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Queue {
     /// Removals that are due, and the rest.
     removals: Due,
@@ -129,11 +130,12 @@ impl Engine {
             let engine = Arc::clone(&engine);
             let thread = thread::Builder::new().name(format!("engine-{number}"));
             let is_kept = number == 0 && threads > 1;
-            let works: &[Work] =
-                if is_kept { &[Work::Remove] } else { &[Work::Remove, Work::Make] };
             thread.spawn(move || {
+                let mut works = [Work::Remove, Work::Make];
+                let count = if is_kept { 1 } else { works.len() };
                 loop {
-                    engine.work(works);
+                    engine.work(&works[..count]);
+                    works[..count].reverse();
                 }
             })?;
         }
@@ -156,6 +158,15 @@ impl Engine {
         let mut queue = self.lock();
         queue.removed.insert(instance.to_owned());
         self.look_now(&mut queue, instance);
+    }
+
+    /// Somebody asks again for what is known already: it is looked at, unless it failed and waits
+    /// for its pause.
+    pub fn remind(&self, instance: &str) {
+        let mut queue = self.lock();
+        if !queue.tries.contains_key(instance) {
+            self.look_now(&mut queue, instance);
+        }
     }
 
     /// Something came of itself that an instance may be waiting for. One that is tried again after
@@ -357,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn removals_go_first_and_one_thread_does_nothing_else() {
+    fn one_thread_only_removes_and_others_do_either_by_turns() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         let (kept, others) = ([Work::Remove], [Work::Remove, Work::Make]);
         let later = now + Duration::from_secs(1);
@@ -368,6 +379,8 @@ mod tests {
         queue.removed.insert("ended".to_owned());
         queue.push("ended", now);
         queue.push("ended", later);
+        let mut both = queue.clone();
+        assert_eq!(both.pop(&[Work::Make, Work::Remove], now).as_deref(), Ok("made"));
         assert_eq!(queue.pop(&others, now).as_deref(), Ok("ended"), "though it came later");
         queue.push("ended", later);
         assert_eq!(queue.pop(&kept, now), Err(Some(later)));

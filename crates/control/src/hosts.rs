@@ -288,7 +288,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         // Connections are made, and nobody reads what comes.
-        let _hangs = UnixListener::bind(&path).unwrap();
+        let _hangs = peer::listen_stream(&path, 0o600, 1).unwrap();
         let hosts = Hosts::new([("a".to_owned(), path.clone())]);
         let failure = hosts.withdraw("i1", None).unwrap_err();
         assert!(failure.is_away && !failure.is_permanent, "{failure}");

@@ -46,7 +46,7 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
         return Err(Failure::passing("this replica does not have the lease now"));
     }
     // Nothing of what follows is needed for that, and it may take long, or come to nothing.
-    kick_unsettled(engine)?;
+    world.store.unsettled()?.iter().for_each(|id| engine.remind(id));
     // What is there is looked at before what is known: what is made meanwhile is known then. Who
     // does not answer keeps the others from nothing.
     let (vms, no_list) = match world.provisioner.inventory() {
@@ -90,18 +90,12 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
             tracing::warn!(node, vgpu = first, "another control plane has vGPUs on the node");
         }
     }
-    let mut silent = BTreeSet::new();
+    let mut silent = Silent::default();
     for id in live {
         note(look_at(world, id, &vgpus, &mut silent, &mut swept).map(|()| 0));
     }
-    kick_unsettled(engine)?;
+    world.store.unsettled()?.iter().for_each(|id| engine.kick(id));
     failed.map_or(Ok(swept), Err)
-}
-
-fn kick_unsettled(engine: &Engine) -> Result<(), StoreError> {
-    let unsettled = engine.world().store.unsettled()?;
-    unsettled.iter().for_each(|id| engine.kick(id));
-    Ok(())
 }
 
 /// The control plane's vGPUs on a node, whose gateway may listen elsewhere than before, and which
@@ -174,23 +168,33 @@ impl Own {
 /// The vGPUs found on nodes that answer, by node, with their admin sockets.
 type OnNodes = BTreeMap<String, (String, Vec<String>)>;
 
-/// Whether a ready instance still has its VM, its vGPUs and its rules. Of `silent` hosts, to which
-/// those are added that do not answer, nobody asks for rules again.
+/// Who did not answer in this sweep, and is asked about no other instance.
+#[derive(Default)]
+struct Silent {
+    provisioner: bool,
+    hosts: BTreeSet<String>,
+}
+
+/// Whether a ready instance still has its VM, its vGPUs and its rules. To `silent` those are added
+/// who do not answer; rules are looked at all the same where only VMs are not known.
 fn look_at(
     world: &World,
     id: &str,
     found: &OnNodes,
-    silent: &mut BTreeSet<String>,
+    silent: &mut Silent,
     swept: &mut Swept,
 ) -> Result<(), Failure> {
     let Some(instance) = world.store.instance(id)? else { return Ok(()) };
     if instance.wanted == Wanted::Absent || !instance.marks.has(Step::Confirm) {
         return Ok(());
     }
-    let lost = match world.provisioner.state(id)? {
-        VmState::Absent => Some("the VM is gone".to_owned()),
-        VmState::Broken(why) => Some(why),
-        VmState::Active | VmState::Booting => lost_vgpu(world, id, found)?,
+    let state = if silent.provisioner { None } else { Some(world.provisioner.state(id)) };
+    silent.provisioner |= state.as_ref().is_some_and(|state| state.as_ref().is_err_and(is_away));
+    let lost = match &state {
+        Some(Ok(VmState::Absent)) => Some("the VM is gone".to_owned()),
+        Some(Ok(VmState::Broken(why))) => Some(why.clone()),
+        Some(Ok(VmState::Active | VmState::Booting)) => lost_vgpu(world, id, found)?,
+        Some(Err(_)) | None => None,
     };
     if let Some(why) = lost {
         world.store.renounce(id, Some(&why), None)?;
@@ -198,14 +202,18 @@ fn look_at(
         return Ok(());
     }
     let host = instance.found.host.clone().unwrap_or_default();
-    if silent.contains(&host) {
-        return Ok(());
+    if !silent.hosts.contains(&host) {
+        let repaired = repair(world, &instance, swept);
+        if repaired.as_ref().is_err_and(is_away) {
+            silent.hosts.insert(host);
+        }
+        repaired?;
     }
-    let repaired = repair(world, &instance, swept);
-    if repaired.as_ref().is_err_and(|failure| failure.is_away) {
-        silent.insert(host);
-    }
-    repaired
+    state.transpose().map(drop)
+}
+
+fn is_away(failure: &Failure) -> bool {
+    failure.is_away
 }
 
 /// Puts an instance's rules back if they are not there.

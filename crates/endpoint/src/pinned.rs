@@ -154,10 +154,16 @@ pub struct Window {
     bytes: u64,
     /// Length by address.
     allocations: BTreeMap<u64, u64>,
-    /// What each node of a graph touches, of those that touch anything.
-    graphs: BTreeMap<GraphExecId, BTreeMap<u32, Touched>>,
-    /// Of all graphs.
+    graphs: BTreeMap<GraphExecId, Graph>,
+    /// Of all graphs, and one for each.
     graph_rows: usize,
+}
+
+/// How many nodes a graph has, and what those touch that touch anything.
+#[derive(Debug, Default)]
+struct Graph {
+    count: u32,
+    nodes: BTreeMap<u32, Touched>,
 }
 
 impl Window {
@@ -213,7 +219,7 @@ impl Window {
             let word = Watched { address: *address, bytes };
             touched.watched = self.holds(&Rows::linear(*address, bytes)).then_some(word);
         } else if let Command::GraphLaunch { graph, .. } = command {
-            for node in self.graphs.get(graph).into_iter().flat_map(BTreeMap::values) {
+            for node in self.graphs.get(graph).into_iter().flat_map(|graph| graph.nodes.values()) {
                 touched.add(node);
             }
         }
@@ -253,8 +259,10 @@ impl Window {
         block: Blocks<'_>,
     ) -> Result<(), Unrelayed> {
         let mut reader = Reader::new(bytes);
-        let count = u32::decode(&mut reader).unwrap_or(0);
-        for index in 0..count.min(GRAPH_NODES_MAX) {
+        let count = u32::decode(&mut reader).unwrap_or(0).min(GRAPH_NODES_MAX);
+        self.graphs.insert(graph, Graph { count, nodes: BTreeMap::new() });
+        self.graph_rows += 1;
+        for index in 0..count {
             // One after the other: all together may be a hundred times their bytes.
             let Ok(node) = GraphNode::decode(&mut reader) else { break };
             let touched = self.node(&node, block);
@@ -269,19 +277,22 @@ impl Window {
         node: u32,
         touched: Touched,
     ) -> Result<(), Unrelayed> {
-        let nodes = self.graphs.entry(graph).or_default();
+        let graph = self.graphs.get_mut(&graph).filter(|graph| node < graph.count);
+        // A worker refuses it as well.
+        let Some(graph) = graph else { return Ok(()) };
         let rows = touched.rows();
-        let before = if rows == 0 { nodes.remove(&node) } else { nodes.insert(node, touched) };
-        if nodes.is_empty() {
-            self.graphs.remove(&graph);
+        let before = graph.nodes.remove(&node).map_or(0, |before| before.rows());
+        if rows > 0 {
+            graph.nodes.insert(node, touched);
         }
-        self.graph_rows = self.graph_rows + rows - before.map_or(0, |before| before.rows());
+        self.graph_rows = self.graph_rows + rows - before;
         if self.graph_rows > GRAPH_ROWS_MAX { Err(Unrelayed::Graphs) } else { Ok(()) }
     }
 
     fn forget(&mut self, graph: GraphExecId) {
-        let nodes = self.graphs.remove(&graph).unwrap_or_default();
-        self.graph_rows -= nodes.values().map(Touched::rows).sum::<usize>();
+        if let Some(graph) = self.graphs.remove(&graph) {
+            self.graph_rows -= 1 + graph.nodes.values().map(Touched::rows).sum::<usize>();
+        }
     }
 
     fn node(&self, node: &GraphNode<'_>, block: Blocks<'_>) -> Touched {
@@ -537,7 +548,7 @@ mod tests {
         for _ in 0..5 {
             // The same again takes the place of what was there.
             window.touched(&made, &|_| Some(bytes.clone())).unwrap();
-            assert_eq!(window.graph_rows, GRAPH_ROWS_MAX / 4);
+            assert_eq!(window.graph_rows, GRAPH_ROWS_MAX / 4 + 1);
         }
         let (more, bytes) = graph(2, GRAPH_ROWS_MAX / 2);
         window.touched(&more, &|_| Some(bytes.clone())).unwrap();
@@ -552,7 +563,7 @@ mod tests {
         // Nodes that touch nothing are not kept, and lists that a worker refuses are not read.
         let (empty, bytes) = graph(4, 0);
         window.touched(&empty, &|_| Some(bytes.clone())).unwrap();
-        assert_eq!(window.graphs.len(), 0);
+        assert_eq!(window.graph_rows, 1);
         let Command::GraphInstantiate { context, graph, nodes } = empty else { unreachable!() };
         let nodes = Block { bytes: LIST_BYTES_MAX as u64 + 1, ..nodes };
         let huge = Command::GraphInstantiate { context, graph, nodes };

@@ -112,7 +112,8 @@ pub fn connect_within(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     // Connecting is bounded by what sending is (unix(7)).
     set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(limit))?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let address = SocketAddrUnix::new(path)?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address))?;
     Ok(socket.into())
 }
 

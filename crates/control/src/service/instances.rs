@@ -103,7 +103,7 @@ impl Service {
 
     fn again(&self, actor: &Actor, instance: &str) -> Answer {
         // Whoever was told that the store is away may have been heard all the same.
-        self.engine.kick(instance);
+        self.engine.remind(instance);
         let target = instance.to_owned();
         self.instance_show(actor, &Ask { target, ..Ask::default() })
     }
@@ -125,7 +125,7 @@ impl Service {
             return json(&shown(actor, found));
         }
         if found.wanted == Wanted::Absent {
-            self.engine.remove(&found.id);
+            self.engine.remind(&found.id);
             return json(&shown(actor, found));
         }
         let row = self.store().renounce(&found.id, None, Some(&audit)).map_err(broken)?;

@@ -227,7 +227,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn instance(&self, id: &str) -> Result<Option<InstanceRow>, StoreError>;
     /// Instances that somebody may see, in order of creation.
     fn instances(&self, part: &Part) -> Result<Vec<(String, InstanceRow)>, StoreError>;
-    /// Instances with something to be done.
+    /// Instances with something to be done, those that are removed first.
     fn unsettled(&self) -> Result<Vec<String>, StoreError>;
     /// Instances of which something may be there.
     fn live(&self) -> Result<Vec<String>, StoreError>;

@@ -1,25 +1,17 @@
 //! What a session's worker owes its client: answers, blocks, and what commands write to the window.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use weft_ring::{ANSWER_SLOTS, AnswerTo, RelayOut, SharedSpan};
 use weft_wire::Command;
 use weft_wire::command::Block;
 use weft_wire::progress::{STREAM_WORDS, event_word};
 
-use crate::link::Over;
 use crate::pinned::{Rows, Touched, Until};
 
-/// Most bytes of the copies that tell what kernels have changed of allocations: of a session, and
-/// of all together.
+/// Most bytes of the copies that tell what kernels have changed of allocations.
 const SHADOWS_MAX: usize = 256 << 20;
-const ALL_SHADOWS_MAX: usize = 1 << 30;
 
-/// Most rows that commands in flight write: a worker takes 65,536 commands before one has ended.
+/// Most rows that commands in flight write, but for those of a single command.
 const ROWS_MAX: usize = 1 << 18;
-
-/// Bytes of all sessions' copies.
-static ALL_SHADOWS: AtomicUsize = AtomicUsize::new(0);
 
 /// A block that the worker has.
 #[derive(Debug, Clone, Copy)]
@@ -53,25 +45,6 @@ pub(super) struct Shadow {
     rows: Rows,
     pub(super) bytes: Vec<u8>,
     users: usize,
-    _place: Place,
-}
-
-/// Room for a copy among those of all sessions.
-#[derive(Debug)]
-struct Place(usize);
-
-impl Place {
-    fn take(bytes: usize) -> Option<Self> {
-        let more = |taken: usize| taken.checked_add(bytes).filter(|all| *all <= ALL_SHADOWS_MAX);
-        ALL_SHADOWS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Self(bytes))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        ALL_SHADOWS.fetch_sub(self.0, Ordering::Relaxed);
-    }
 }
 
 /// The debts.
@@ -127,16 +100,13 @@ impl Default for Ledger {
 
 impl Ledger {
     /// Notes a command that is about to be submitted.
-    ///
-    /// # Errors
-    /// When there are more than may be.
     pub(super) fn note(
         &mut self,
         command: &Command<'_>,
         answer: Option<AnswerTo>,
         pending: Option<(Until, Touched)>,
         read: impl Fn(&Rows) -> Option<SharedSpan>,
-    ) -> Result<(), Over> {
+    ) {
         self.note_words(command);
         if let Some(AnswerTo { slot, call }) = answer
             && let Some(place) = self.calls.get_mut(usize::from(slot))
@@ -161,12 +131,11 @@ impl Ledger {
             self.rows += writing.count();
             self.writing.push(writing);
         }
-        if self.rows > ROWS_MAX {
-            let why =
-                format!("commands in flight write pinned memory in {ROWS_MAX} places at most");
-            return Err(Over(why));
-        }
-        Ok(())
+    }
+
+    /// Whether a command that writes so many rows may be noted now: else others have to end first.
+    pub(super) fn has_room(&self, rows: usize) -> bool {
+        self.rows == 0 || self.rows.saturating_add(rows) <= ROWS_MAX
     }
 
     fn note_words(&mut self, command: &Command<'_>) {
@@ -188,10 +157,8 @@ impl Ledger {
         }
         let kept: usize = self.shadows.iter().map(|shadow| shadow.bytes.len()).sum();
         let Some(span) = read(&rows) else { return };
-        if kept.saturating_add(span.len()) <= SHADOWS_MAX
-            && let Some(place) = Place::take(span.len())
-        {
-            self.shadows.push(Shadow { rows, bytes: span.to_vec(), users: 1, _place: place });
+        if kept.saturating_add(span.len()) <= SHADOWS_MAX {
+            self.shadows.push(Shadow { rows, bytes: span.to_vec(), users: 1 });
         }
     }
 
@@ -254,16 +221,24 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use weft_wire::id::StreamId;
+
     use super::*;
 
     #[test]
-    fn all_sessions_together_keep_so_many_copies() {
-        let most = Place::take(ALL_SHADOWS_MAX - 1).unwrap();
-        assert!(Place::take(2).is_none());
-        let last = Place::take(1).unwrap();
-        drop(most);
-        assert!(Place::take(ALL_SHADOWS_MAX).is_none());
-        drop(last);
-        assert!(Place::take(ALL_SHADOWS_MAX).is_some());
+    fn who_has_many_rows_in_flight_waits_and_one_command_never_does() {
+        let mut ledger = Ledger::default();
+        let writes = vec![Rows::linear(0, 8); ROWS_MAX + 1];
+        assert!(ledger.has_room(writes.len()), "nothing else could end");
+        let command = Command::StreamSynchronize { stream: StreamId::LEGACY };
+        let touched = Touched { writes, ..Touched::default() };
+        let until = Until { word: 0, value: 1 };
+        ledger.note(&command, None, Some((until, touched)), |_| None);
+        assert!(!ledger.has_room(1));
+        let file = weft_ring::Segment::create(1 << 16).unwrap();
+        let map = file.map(weft_ring::Access::ReadWrite).unwrap();
+        let out = RelayOut::open(&weft_ring::Segment::open(map).unwrap()).unwrap();
+        ledger.add_ended(&mut Due::default(), &out, |_| 1);
+        assert!(ledger.has_room(ROWS_MAX));
     }
 }

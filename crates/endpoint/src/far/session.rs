@@ -43,6 +43,9 @@ pub(super) struct Session {
     is_done: AtomicBool,
 }
 
+/// Whoever waits until fewer rows are in flight looks again after this time.
+const ROWS_PAUSE: Duration = Duration::from_millis(1);
+
 /// A client that was told of the end hangs up within this time.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -252,8 +255,17 @@ impl<'a> Receiver<'a> {
         let pending = pinned::pending(&mut self.window, &mut self.counts, &command, &read);
         let pending = pending.map_err(|error| Over(error.to_string()))?;
         let session = self.session;
+        let rows = pending.as_ref().map_or(0, |(_, touched)| touched.rows());
+        while !lock(&session.ledger).has_room(rows) {
+            // As for room in a lane: earlier ones have to end.
+            self.leave();
+            if !session.is_awaited() {
+                return Err(Over("the endpoint did not come back".into()));
+            }
+            thread::sleep(ROWS_PAUSE);
+        }
         let shown = |rows: &Rows| session.span(&self.window, rows);
-        lock(&session.ledger).note(&command, answer, pending, shown)?;
+        lock(&session.ledger).note(&command, answer, pending, shown);
         if !self.relay.has_room(bytes.len()) {
             // It may take long.
             self.leave();

@@ -305,12 +305,13 @@ pub(super) fn shown(
     rows.iter().map(with_cursor).collect()
 }
 
-/// Instances with something to be done.
+/// Instances with something to be done, those that are removed first.
 pub(super) fn unsettled(link: &mut impl Link) -> Result<Vec<String>, StoreError> {
     ids(
         link,
         "SELECT id FROM instances
-         WHERE ended_ms IS NULL AND (NOT wanted OR ready_ms IS NULL) ORDER BY seq",
+         WHERE ended_ms IS NULL AND (NOT wanted OR ready_ms IS NULL)
+         ORDER BY wanted, seq",
     )
 }
 
