@@ -237,7 +237,9 @@ mod tests {
         assert!(!ledger.has_room(1));
         let file = weft_ring::Segment::create(1 << 16).unwrap();
         let map = file.map(weft_ring::Access::ReadWrite).unwrap();
-        let out = RelayOut::open(&weft_ring::Segment::open(map).unwrap()).unwrap();
+        let segment = weft_ring::Segment::open(map).unwrap();
+        segment.mark_relayed().unwrap();
+        let out = RelayOut::open(&segment).unwrap();
         ledger.add_ended(&mut Due::default(), &out, |_| 1);
         assert!(ledger.has_room(ROWS_MAX));
     }
