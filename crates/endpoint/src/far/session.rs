@@ -256,7 +256,7 @@ impl<'a> Receiver<'a> {
         let pending = pending.map_err(|error| Over(error.to_string()))?;
         let session = self.session;
         let rows = pending.as_ref().map_or(0, |(_, touched)| touched.rows());
-        while !lock(&session.ledger).has_room(rows) {
+        while rows > 0 && !lock(&session.ledger).has_room(rows) {
             // As for room in a lane: earlier ones have to end.
             self.leave();
             if !session.is_awaited() {

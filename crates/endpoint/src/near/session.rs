@@ -221,7 +221,9 @@ impl Session {
                     self.grace
                 ));
             }
-            if !std::mem::replace(&mut is_told, true) {
+            // The other side hangs up on whoever has said goodbye.
+            let is_leaving = self.is_leaving.load(Ordering::Acquire);
+            if !is_leaving && !std::mem::replace(&mut is_told, true) {
                 say(&format!(
                     "weft-endpoint: the connection was lost ({why}); its session waits {:?} for \
                      another one",

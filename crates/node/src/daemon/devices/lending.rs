@@ -16,9 +16,9 @@ use crate::admin::{LENT_BY_SESSIONS, LastSwitch, MemoryReport};
 /// GPU's whole memory takes some seconds.
 const SAVE_LIMIT: Duration = Duration::from_secs(60);
 
-/// A session of an earlier daemon has said what it has on the device within this time, also if it
-/// compiles a module, or is ended when somebody needs it.
-const UNHEARD_LIMIT: Duration = Duration::from_secs(600);
+/// Whoever loads a module, or has not said since a daemon's restart what it has, keeps what others
+/// need for so long at most, or for as long as a kernel may take.
+const SILENT_LIMIT: Duration = Duration::from_secs(600);
 
 /// Who waits looks again after this time, and tells those that owe again.
 const LOOK: Duration = Duration::from_millis(20);
@@ -178,11 +178,12 @@ impl Lender {
     /// A session is over.
     pub(crate) fn end(&self, session: u32) {
         let mut state = self.lock();
+        // What its module had others save its vGPU's next one waits for all the same.
+        state.end_displacing(session);
         state.lending.end(session);
         state.due.remove(&session);
         state.exchanges.remove(&session);
         state.loading.remove(&session);
-        state.displacing.remove(&session);
         state.unheard.remove(&session);
         state.settle();
         drop(state);
@@ -394,7 +395,8 @@ impl Lender {
             let room = state.lending.look(now_ns(), session, stands);
             let waits_in_vain =
                 state.lending.waits_for_loader(session) && began.elapsed() >= LOADER_LIMIT;
-            let silent = if waits_in_vain { state.note_vain(session) } else { Vec::new() };
+            let limit = SILENT_LIMIT.max(self.pause_limit);
+            let silent = if waits_in_vain { state.note_vain(session, limit) } else { Vec::new() };
             if room != Room::Waits || pressure.is_over() || !stands || waits_in_vain {
                 // It asks anew when it stands.
                 state.lending.cancel(session);
@@ -497,12 +499,7 @@ impl State {
                     // What others took for it is not how long it compiles.
                     *since = Instant::now();
                 }
-                if let Some(since) = self.displacing.remove(&session) {
-                    let pause = since.elapsed().saturating_mul(LOADS_PART).min(LOADS_PAUSE);
-                    if let Some(vgpu) = self.lending.vgpu(session) {
-                        self.loads_again.insert(vgpu.0, Instant::now() + pause);
-                    }
-                }
+                self.end_displacing(session);
             }
             Room::Save { .. } => self.extend(session),
             Room::Waits | Room::Refused => {
@@ -513,17 +510,30 @@ impl State {
         }
     }
 
+    /// Others save nothing more for a session's module: for that its vGPU's loads wait a while.
+    fn end_displacing(&mut self, session: u32) {
+        let Some(since) = self.displacing.remove(&session) else { return };
+        let pause = since.elapsed().saturating_mul(LOADS_PART).min(LOADS_PAUSE);
+        if let Some(vgpu) = self.lending.vgpu(session) {
+            self.loads_again.insert(vgpu.0, Instant::now() + pause);
+        }
+    }
+
     /// A session waited in vain for those that load modules: their loads take long, whatever they
-    /// say. Those of an earlier daemon that never said anything.
-    fn note_vain(&mut self, session: u32) -> Vec<u32> {
+    /// say. Those that have kept what others need for longer than anybody may.
+    fn note_vain(&mut self, session: u32, limit: Duration) -> Vec<u32> {
         let Self { loading, slow, lending, unheard, .. } = self;
         let is_waited_for = |(other, (since, _)): &(&u32, &(Instant, u32))| {
             **other != session && lending.movable(**other) > 0 && since.elapsed() >= LOADER_LIMIT
         };
         let vgpus = loading.iter().filter(is_waited_for).map(|(_, (_, vgpu))| *vgpu);
         slow.extend(vgpus.map(|vgpu| (vgpu, Instant::now())));
-        let is_silent = |(_, since): &(&u32, &Instant)| since.elapsed() >= UNHEARD_LIMIT;
-        unheard.iter().filter(is_silent).map(|(session, _)| *session).collect()
+        let loads = loading.iter().map(|(other, (since, _))| (*other, *since));
+        let silent = loads.chain(unheard.iter().map(|(other, since)| (*other, *since)));
+        let keeps = |(other, since): &(u32, Instant)| {
+            *other != session && lending.movable(*other) > 0 && since.elapsed() >= limit
+        };
+        silent.filter(keeps).map(|(other, _)| other).collect()
     }
 
     /// Has those stand still that owe; who has had its time.
@@ -689,6 +699,33 @@ mod tests {
         assert!(lender.lock().slow.contains_key(&1));
     }
 
+    #[test]
+    fn who_loads_for_ever_keeps_what_others_need_for_a_while_only() {
+        let (lender, seen) = (lender(Duration::ZERO), Seen::default());
+        assert_eq!(lender.begin_load((1, 1), 100, (80, 70)), None);
+        let wait = |total| {
+            asked(&lender, 2, total, true);
+            lender.wait(|| NOW_NS, 2, true, &seen)
+        };
+        let ended = || seen.ended.lock().unwrap().clone();
+        assert_eq!(wait(50), Room::Waits);
+        assert!(ended().is_empty());
+        lender.lock().loading.insert(1, (Instant::now() - 2 * SILENT_LIMIT, 1));
+        assert_eq!(wait(20), Room::Granted, "nobody needs what it has");
+        assert!(ended().is_empty());
+        assert_eq!(wait(50), Room::Waits);
+        assert_eq!(ended(), [1]);
+        // So long is also what a session of an earlier daemon has that says nothing.
+        lender.end(1);
+        lender.begin(NOW_NS, 3, 3, 0);
+        lender.adopt(3, 80);
+        assert_eq!(wait(50), Room::Waits);
+        assert_eq!(ended(), [1]);
+        lender.lock().unheard.insert(3, Instant::now() - 2 * SILENT_LIMIT);
+        assert_eq!(wait(50), Room::Waits);
+        assert_eq!(ended(), [1, 3]);
+    }
+
     /// Somebody has it asked and is gone before it stands; whoever asks later gives it its time.
     #[test]
     fn what_nobody_waits_for_any_more_is_no_debt() {
@@ -760,6 +797,12 @@ mod tests {
         assert!(!must_pause(2), "it has its room");
         lender.holds(2, 0, 0);
         lender.holds(1, 1 << 40, 0);
+        assert!(must_pause(2) && !must_pause(3));
+        // Also who ends before it has its room.
+        lender.lock().displacing.insert(2, Instant::now() - Duration::from_secs(1));
+        lender.lock().loads_again.clear();
+        lender.end(2);
+        lender.begin(NOW_NS, 2, 2, 0);
         assert!(must_pause(2) && !must_pause(3));
     }
 
