@@ -65,8 +65,8 @@ fn hello() -> HelloBody {
     }
 }
 
-/// The text of a grant, which this test's node does not look at.
-fn grant() -> String {
+/// The text of a grant of the gateway with this key; this test's node does not look at it.
+fn grant(server: [u8; 32]) -> String {
     let body = GrantBody {
         id: [1; 16],
         vgpu: "v".into(),
@@ -75,7 +75,7 @@ fn grant() -> String {
         memory_bytes: 0,
         uses: 1,
         expires_s: u64::MAX,
-        server: [0; 32],
+        server,
     };
     Grant { body: to_vec(&body).unwrap(), code: [0; 32] }.to_text()
 }
@@ -166,7 +166,7 @@ fn gateway_with(folder: &Path, grace: Duration) -> Gateway {
 
 /// A session of the gateway's.
 fn open(gateway: &Gateway) -> (Channel, Opened) {
-    let opening = Opening::Open(Open { grant: grant(), key: [0; 32], hello: hello() });
+    let opening = Opening::Open(Open { grant: grant([0; 32]), key: [0; 32], hello: hello() });
     match say(gateway, &opening) {
         (channel, Reception::Opened(opened)) => (channel, *opened),
         (_, reception) => panic!("{reception:?}"),
@@ -326,7 +326,7 @@ fn a_session_is_resumed_by_who_knows_its_secret_alone() {
 fn who_speaks_another_protocol_gets_no_answer() {
     let folder = tempfile::tempdir().unwrap();
     let gateway = gateway(folder.path());
-    let opening = Opening::Open(Open { grant: grant(), key: [0; 32], hello: hello() });
+    let opening = Opening::Open(Open { grant: grant([0; 32]), key: [0; 32], hello: hello() });
     let message = opening.to_bytes().unwrap();
     let attempt = |protocols: &[&[u8]]| {
         let mut config = (*client_config(gateway.identity.digest()).unwrap()).clone();
@@ -381,7 +381,7 @@ fn greeting_of_1_2() -> Vec<u8> {
 fn what_is_no_grant_never_comes_to_the_node() {
     let folder = tempfile::tempdir().unwrap();
     let gateway = gateway(folder.path());
-    let genuine = grant();
+    let genuine = grant([0; 32]);
     for grant in ["", "x", "weft1", "weft1.00", &genuine[..genuine.len() - 80]] {
         let opening = Open { grant: grant.into(), key: [0; 32], hello: hello() };
         let (_, reception) = say(&gateway, &Opening::Open(opening));

@@ -19,10 +19,10 @@ use weft_ring::{
     Access, AnswerTo, CallError, ClientOptions, ClientSide, MemoryFile, Segment, peer,
 };
 use weft_wire::Command;
-use weft_wire::handshake::{self, Answer, HANDSHAKE_BYTES_MAX, Hello, PROTOCOL_VERSION};
-use weft_wire::remote::{CODE_BYTES, Grant, GrantBody, Opened, Opening, Reception};
+use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, PROTOCOL_VERSION};
+use weft_wire::remote::{Opened, Opening, Reception};
 
-use super::{BASE, LIMIT, encoded, eventually, hear_message, hello, send_message, welcome};
+use super::{BASE, LIMIT, encoded, eventually, grant, hear_message, hello, send_message, welcome};
 
 /// What the gateway says next in each session, and whether it answers calls beside.
 #[derive(Debug, Clone, Default)]
@@ -152,18 +152,7 @@ fn nonsense() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn endpoint(folder: &Path, remote: &str, identity: &Identity) -> (Arc<Near>, PathBuf) {
-    let body = GrantBody {
-        id: [1; 16],
-        vgpu: "v".into(),
-        owner: 0,
-        weight: 0,
-        memory_bytes: 0,
-        uses: 1,
-        expires_s: u64::MAX,
-        server: identity.digest(),
-    };
-    let grant = Grant { body: handshake::to_vec(&body).unwrap(), code: [5; CODE_BYTES] };
-    let near = Arc::new(Near::new(remote, &[grant.to_text()]).unwrap());
+    let near = Arc::new(Near::new(remote, &[grant(identity.digest())]).unwrap());
     let socket = folder.join("tenant.sock");
     let (serving, at) = (Arc::clone(&near), socket.clone());
     let (say, ready) = std::sync::mpsc::channel();
