@@ -1,5 +1,4 @@
 //! Somebody outside the core says who should be next.
-#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
 use weft_sched::{
     Action, Actions, Config, DeviceKey, Event, Node, SessionKey, TenantKey, Usage, VgpuKey, Weight,

@@ -1,12 +1,9 @@
 //! Several that give turns up early on a device that is written for each turn's memory, each in a
 //! way of its own: what is left to one that works.
-#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
-
-mod driver;
 
 use std::collections::BTreeSet;
 
-use driver::{D, Driver, MS, US};
+use crate::driver::{D, Driver, MS, US};
 use weft_sched::{Cap, Class, Config, Event, SessionKey, TenantKey, Usage, VgpuKey, Weight};
 
 const STEP_NS: u64 = 100 * US;

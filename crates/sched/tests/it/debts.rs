@@ -1,10 +1,7 @@
 //! vGPUs of several users that compete for themselves: what one of them overdrew stays its
 //! owner's, under whatever name it goes on.
-#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
-mod model;
-
-use model::{DEVICE, Habits, Load, MS, Model, SECOND, US, vgpu_key};
+use crate::model::{DEVICE, Habits, Load, MS, Model, SECOND, US, vgpu_key};
 use weft_sched::invariants::audit;
 use weft_sched::{Event, Node, policy};
 

@@ -1,5 +1,4 @@
 //! Random histories of the model.
-#![allow(dead_code, reason = "each test binary uses a part of the strategies")]
 
 use proptest::prelude::*;
 use weft_sched::{Cap, Class, Config};

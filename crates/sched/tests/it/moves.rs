@@ -1,5 +1,4 @@
 //! vGPUs that go from device to device: what they owe goes with them.
-#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
 use std::collections::BTreeMap;
 

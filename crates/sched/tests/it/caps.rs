@@ -1,9 +1,7 @@
 //! A tenant's cap: never exceeded by all of its vGPUs together, whatever one of them leaves is
 //! there for the others, and they divide it by their weights.
 
-mod model;
-
-use model::{Habits, Load, MS, Model, US};
+use crate::model::{Habits, Load, MS, Model, US};
 use proptest::prelude::*;
 use weft_sched::Cap;
 

@@ -1,13 +1,10 @@
 //! Random histories on the model device. The model checks at every step: the lag bound, work
 //! conservation, rising epochs, a virtual time that never falls; here: bills, starvation, ends.
 
-mod model;
-mod strategies;
-
-use model::steps::take;
-use model::{Habits, Load, MS, Model, US, vgpu_key};
+use crate::model::steps::take;
+use crate::model::{DEVICE, Habits, Load, MS, Model, US, vgpu_key};
+use crate::strategies::{config, habits, step};
 use proptest::prelude::*;
-use strategies::{config, habits, step};
 use weft_sched::invariants::{nested_wait_limit_ns, wait_limit_ns};
 use weft_sched::{Node, Weight, policy};
 
@@ -18,7 +15,7 @@ fn check_end(model: &mut Model) {
         model.kill(worker);
     }
     model.run_for(MS);
-    assert_eq!(model.node.holders(model::DEVICE), []);
+    assert_eq!(model.node.holders(DEVICE), []);
     assert_eq!(model.node.poll_timeout(), None, "an idle node has no timer");
 }
 
@@ -156,11 +153,6 @@ fn a_removed_vgpu_leaves_its_key() {
     let weight = Weight::ONE;
     let tenant = weft_sched::TenantKey::DEFAULT;
     let vgpu_key = vgpu_key(vgpu);
-    model.tell(weft_sched::Event::AddVgpu {
-        vgpu: vgpu_key,
-        tenant,
-        device: model::DEVICE,
-        weight,
-    });
+    model.tell(weft_sched::Event::AddVgpu { vgpu: vgpu_key, tenant, device: DEVICE, weight });
     assert_eq!(model.node.vgpu(vgpu_key).unwrap().used_ns, 0);
 }

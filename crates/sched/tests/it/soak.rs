@@ -1,10 +1,8 @@
 //! Ten million decisions of random histories, from a seed, with every invariant checked. The same
 //! histories at any length: `cargo xtask soak`.
 
-mod model;
-
-use model::Random;
-use model::histories::{Played, play};
+use crate::model::Random;
+use crate::model::histories::{Played, play};
 
 /// Decisions of one history.
 const HISTORY: u64 = 10_000;

@@ -1,5 +1,4 @@
 //! Pools: invariants of random histories under every policy, and that a broken one is seen.
-#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
 use std::collections::BTreeMap;
 

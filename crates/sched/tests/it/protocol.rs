@@ -1,5 +1,4 @@
 //! The exact actions of small histories: what a driver sees.
-#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
 use weft_sched::{
     Action, Actions, Cap, Config, DeviceKey, Event, EventError, Node, SessionKey, TenantKey,

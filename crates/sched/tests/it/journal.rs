@@ -1,16 +1,12 @@
 //! Journals of random histories, begun at any moment, replay without a difference; a difference is
 //! found where it is.
-#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
-
-mod model;
-mod strategies;
 
 use std::path::Path;
 
-use model::steps::take;
-use model::{DEVICE, Handled, Model};
+use crate::model::steps::take;
+use crate::model::{DEVICE, Handled, Model};
+use crate::strategies::{habits, step};
 use proptest::prelude::*;
-use strategies::{habits, step};
 use weft_sched::journal::{Replay, ReplayError, VERSION, Writer};
 use weft_sched::{
     Action, Actions, Cap, Class, Config, DeviceKey, Event, EventError, Node, SessionKey, TenantKey,

@@ -1,8 +1,6 @@
 //! Shares against weights on a model device, over the windows that the goals state.
 
-mod model;
-
-use model::{Habits, Load, MS, Model, Random, SECOND, US};
+use crate::model::{Habits, Load, MS, Model, Random, SECOND, US};
 
 const THREE: [u32; 3] = [1, 2, 3];
 const SIX: [u32; 6] = [1, 2, 2, 3, 3, 4];

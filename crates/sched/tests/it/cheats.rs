@@ -1,5 +1,4 @@
 //! Pools: what a tenant may say and do to have more than its share, and that it has not.
-#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
 use std::collections::BTreeMap;
 

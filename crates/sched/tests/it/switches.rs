@@ -1,10 +1,7 @@
 //! A tenant that makes the device be written for its memory in each turn, and gives the turn up as
 //! soon as that is done.
-#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
-mod driver;
-
-use driver::{D, Driver, MS, US};
+use crate::driver::{D, Driver, MS, US};
 use weft_sched::{Class, Config, DeviceKey, Event, SessionKey, TenantKey, Usage, VgpuKey, Weight};
 
 /// Has a command at any time.

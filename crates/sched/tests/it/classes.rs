@@ -1,9 +1,7 @@
 //! User-facing vGPUs beside batch ones on a model device: how long they wait, and that their share
 //! stays what their weight says.
 
-mod model;
-
-use model::{DEVICE, Habits, Load, MS, Model, SECOND, US};
+use crate::model::{DEVICE, Habits, Load, MS, Model, SECOND, US};
 use proptest::prelude::*;
 use weft_sched::invariants::wait_limit_ns;
 use weft_sched::{Class, Config, SessionKey, Weight};
