@@ -1,8 +1,6 @@
 //! A session's control page in the daemon's hands.
 
-use core::sync::atomic::fence;
-
-use weft_ring::{Ordering, WakeFlag};
+use weft_ring::{Ordering, WakeFlag, fence};
 use weft_turn::{Abandoned, DaemonPage, Demand, Grant, Report};
 
 use crate::due::{Due, Telling};

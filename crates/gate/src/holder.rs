@@ -1,9 +1,8 @@
 //! A session's control page in the hands of its holder: the worker, or the interposed shim.
 
-use core::sync::atomic::fence;
 use std::time::Duration;
 
-use weft_ring::{Ordering, Unready, WakeFlag};
+use weft_ring::{Ordering, Unready, WakeFlag, fence};
 use weft_turn::{Abandoned, Demand, Grant, Holder, HolderPage, Report};
 
 use crate::due::{Due, Telling};

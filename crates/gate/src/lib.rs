@@ -42,6 +42,8 @@
 mod daemon;
 mod due;
 mod holder;
+#[cfg(all(loom, test))]
+mod models;
 mod node;
 mod page;
 
@@ -49,7 +51,9 @@ pub use daemon::DaemonSide;
 pub use due::{Due, Telling};
 pub use holder::{HolderSide, wait};
 pub use node::{NODE_SESSIONS, NodePage};
-pub use page::{ControlPage, PAGE_VERSION, PageError};
+#[cfg(not(loom))]
+pub use page::PageError;
+pub use page::{ControlPage, PAGE_VERSION};
 
 /// A session's gate as the daemon keeps it.
 pub type GateDaemon = weft_turn::Gate<DaemonSide>;

@@ -4,20 +4,25 @@
 //! that would keep every later worker from starting. The version is the control page's, which one
 //! session has for itself.
 
+#[cfg(not(loom))]
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weft_ring::{
-    AtomicU64, Cells, MemoryFile, Ordering, PAGE, Patience, SharedMemory, Unready, WakeFlag,
-};
+use weft_ring::{AtomicU64, Cells, Ordering, Patience, Unready, WakeFlag};
+#[cfg(not(loom))]
+use weft_ring::{MemoryFile, PAGE, SharedMemory};
 
+#[cfg(not(loom))]
 use crate::page::PageError;
 
 /// Sessions that a node page tells apart.
 pub const NODE_SESSIONS: u32 = 4096;
 
+#[cfg(not(loom))]
 const DOORBELL: usize = 64;
+#[cfg(not(loom))]
 const DIRTY: usize = 128;
+#[cfg(not(loom))]
 const WORDS: usize = NODE_SESSIONS as usize / 64;
 
 /// A mapped node page. Workers only mark and ring; the daemon takes.
@@ -27,6 +32,7 @@ pub struct NodePage {
     doorbell: WakeFlag,
 }
 
+#[cfg(not(loom))]
 impl NodePage {
     /// Creates the memory file of a node page. The daemon does this, once.
     ///
@@ -51,6 +57,13 @@ impl NodePage {
     pub fn open(memory: &Arc<SharedMemory>) -> Result<Self, PageError> {
         let doorbell = WakeFlag::new(memory.cell(DOORBELL)?);
         Ok(Self { dirty: memory.cells(DIRTY, WORDS)?, doorbell })
+    }
+}
+
+impl NodePage {
+    #[cfg(loom)]
+    pub(crate) fn modelled() -> Self {
+        Self { dirty: Cells::zeroed(1), doorbell: WakeFlag::modelled() }
     }
 
     /// Marks a session as changed and wakes the daemon.

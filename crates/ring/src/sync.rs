@@ -1,10 +1,6 @@
 //! The one place that names atomics: the machine's, or loom's while a model is checked.
 
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::fence;
-#[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::fence;
-#[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

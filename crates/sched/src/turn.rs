@@ -62,6 +62,12 @@ impl Turn {
         self.kept_ns.max(self.exchange_ns().saturating_add(self.ahead_ns))
     }
 
+    /// An operation waited so long for memory that it met, in ns; of all that the turn counts at
+    /// most `most_ns`.
+    pub(crate) fn page(&mut self, ns: u64, most_ns: u64) {
+        self.paged_ns = self.paged_ns.saturating_add(ns).min(most_ns);
+    }
+
     /// What it took for the vGPU's memory that others had the device before, in ns.
     pub(crate) fn exchange_ns(&self) -> u64 {
         self.switch_ns.saturating_add(self.paged_ns)

@@ -165,30 +165,36 @@ impl Backing {
         }
     }
 
-    /// Gives a chunk's memory back to the driver.
+    /// Gives a chunk's memory back to the driver; how many bytes of it that keeps.
     pub(super) fn release(
         &mut self,
         driver: &Driver,
         address: Address,
         bytes: u64,
         memory: &Memory,
-    ) -> Code {
+    ) -> (Code, u64) {
         match (self, memory) {
             (Self::Range(range, free), Memory::Pieces(pieces)) => {
-                let mut code = SUCCESS;
+                let (mut code, mut kept_bytes) = (SUCCESS, 0);
                 for piece in pieces {
                     let Held::Device(handle) = piece.held else { continue };
                     let unmapped = range.unmap(piece.address, piece.size, handle);
-                    code = if code == SUCCESS { unmapped } else { code };
+                    if unmapped != SUCCESS {
+                        kept_bytes += piece.size as u64;
+                        code = if code == SUCCESS { unmapped } else { code };
+                    }
                 }
                 // Addresses that something is still mapped at are not used again.
                 if code == SUCCESS {
                     free.put(address, bytes);
                 }
-                code
+                (code, kept_bytes)
             }
-            // SAFETY: `address` came from `cuMemAlloc` and was not freed since.
-            (Self::Driver | Self::Range(..), _) => unsafe { (driver.memory_free)(address) },
+            (Self::Driver | Self::Range(..), _) => {
+                // SAFETY: `address` came from `cuMemAlloc` and was not freed since.
+                let code = unsafe { (driver.memory_free)(address) };
+                (code, if code == SUCCESS { 0 } else { bytes })
+            }
         }
     }
 

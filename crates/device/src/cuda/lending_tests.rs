@@ -25,6 +25,8 @@ pub(super) fn all() {
     }
     what_was_never_used_takes_nothing();
     a_module_gives_its_sessions_other_memory_first();
+    what_the_driver_keeps_stays_in_the_account();
+    a_save_that_fails_is_tried_again();
     more_than_there_is_is_refused();
 }
 
@@ -175,6 +177,70 @@ fn a_module_gives_its_sessions_other_memory_first() {
     assert_eq!(there, 12 << 20, "it gave four of its own");
     first.unload(loaded.id);
     assert_eq!(held(0), 12 << 20);
+}
+
+/// A driver that refuses, as [`super::driver::Driver::module_unload`].
+unsafe extern "C" fn refuses(_module: super::driver::Handle) -> super::driver::Code {
+    INVALID_VALUE
+}
+
+/// As [`super::driver::Driver::copy_out`].
+unsafe extern "C" fn copies_nothing(
+    _to: *mut std::ffi::c_void,
+    _from: super::driver::Address,
+    _bytes: usize,
+) -> super::driver::Code {
+    INVALID_VALUE
+}
+
+/// `CUDA_ERROR_INVALID_VALUE`
+const INVALID_VALUE: super::driver::Code = 1;
+
+fn what_the_driver_keeps_stays_in_the_account() {
+    let bank = Bank::new(32 << 20);
+    let mut device = bank.open(0);
+    let text = ".version 7.0\n.target sm_75\n.address_size 64\n\
+        .global .align 4 .b8 table[4194304];\n.entry none() { ret; }\n";
+    let [first, second] = [(); 2].map(|()| device.load(&[text.as_bytes()]).unwrap().id);
+    let account = || {
+        let lending = bank.lending.lock().unwrap();
+        (lending.held(0), lending.fixed(0))
+    };
+    assert_eq!(account(), (8 << 20, 8 << 20));
+    let unload = std::mem::replace(&mut device.driver.module_unload, refuses);
+    device.unload(first);
+    device.driver.module_unload = unload;
+    device.unload(second);
+    assert_eq!(account(), (4 << 20, 4 << 20), "the driver has the first one's yet");
+}
+
+/// Who asks for room and cannot save what it owes comes later; no operation of it fails for that.
+fn a_save_that_fails_is_tried_again() {
+    let bank = Bank::new(32 << 20);
+    let (mut first, second) = (bank.open(0), bank.open(1));
+    let address = first.alloc(16 << 20).unwrap();
+    crate::conformance::upload(&mut first, address, vec![7; 16 << 20]);
+    // It needs more, and owes some of what it has.
+    let other = first.alloc(4 << 20).unwrap();
+    bank.lending.lock().unwrap().ask(1, Wish { total: 24 << 20, ..Wish::default() });
+    assert_eq!(bank.lending.lock().unwrap().look(0, 1, true), Answer::Waits);
+    let fill = |address| {
+        let fill = crate::Fill { address, pitch: 64, width: 64, height: 1, element: 1, value: 3 };
+        crate::Op::Fill(fill)
+    };
+    let copy_out = std::mem::replace(&mut first.driver.copy_out, copies_nothing);
+    let later = first.start(crate::QueueId(1), fill(other), None);
+    assert_eq!(later, Err(DeviceError::QueueFull));
+    assert_eq!((bank.owes(0), bank.lending.lock().unwrap().held(0)), (8 << 20, 16 << 20));
+    first.driver.copy_out = copy_out;
+    assert_eq!(first.swapping().unwrap().save_some(8 << 20), Ok(8 << 20));
+    assert_eq!(bank.lending.lock().unwrap().look(0, 1, true), Answer::Granted);
+    drop(second);
+    bank.lending.lock().unwrap().end(1);
+    let done = crate::conformance::run(&mut first, fill(other)).outcome;
+    assert_eq!(done, crate::Outcome::Done);
+    let found = crate::conformance::download(&mut first, address, 16 << 20);
+    assert!(found.iter().all(|byte| *byte == 7));
 }
 
 fn more_than_there_is_is_refused() {

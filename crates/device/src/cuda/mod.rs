@@ -122,6 +122,8 @@ pub struct CudaDevice {
     is_whole: bool,
     /// There is no room as long as something is in flight.
     waits_for_end: bool,
+    /// What the driver did not take back: it stays paid for and on the device.
+    unreleased_bytes: u64,
     window: Option<(u64, Arc<SharedMemory>)>,
     /// Keeps registered memory mapped.
     _staging: Option<Arc<SharedMemory>>,
@@ -197,6 +199,7 @@ impl CudaDevice {
             lends: config.lends,
             is_whole: true,
             waits_for_end: false,
+            unreleased_bytes: 0,
             window,
             _staging: staging.clone(),
             kernel_ns,
@@ -294,7 +297,7 @@ impl CudaDevice {
         symbols: &Symbols,
         frames: &[FrameRun],
     ) -> Result<(Module, LoadedModule), LoadError> {
-        let bytes = frames.iter().map(|run| run.count * PAGE).sum();
+        let bytes = bytes_of(frames);
         if bytes > 0 {
             self.have_room_for_module(bytes, 0)?;
         }
@@ -364,7 +367,11 @@ impl CudaDevice {
         memory: &Memory,
         frames: &[FrameRun],
     ) -> Result<(), DeviceError> {
-        let code = self.backing.release(&self.driver, base, bytes, memory);
+        let (code, kept_bytes) = self.backing.release(&self.driver, base, bytes, memory);
+        self.unreleased_bytes += kept_bytes;
+        if kept_bytes > 0 && self.lends {
+            self.tell_held();
+        }
         self.done("cuMemFree", code)?;
         let is_kept = matches!(memory, Memory::Pieces(all) if all.iter().any(|one| one.is_kept));
         if let Some(kept) = self.kept.as_ref().filter(|_| is_kept) {
@@ -480,10 +487,15 @@ impl Device for CudaDevice {
         self.rates.forget(module);
         self.waves.get_mut().forget(module);
         if let Some(module) = self.modules.remove(&module) {
-            let frames = module.unload(&self.driver);
-            self.source.give_back(&frames);
-            if self.lends && !frames.is_empty() {
-                self.tell_held();
+            match module.unload(&self.driver) {
+                Ok(frames) if frames.is_empty() => {}
+                Ok(frames) => {
+                    self.source.give_back(&frames);
+                    if self.lends {
+                        self.tell_held();
+                    }
+                }
+                Err(frames) => self.unreleased_bytes += bytes_of(&frames),
             }
         }
     }
@@ -620,6 +632,10 @@ impl Drop for CudaDevice {
         }
         self.backing.unreserve();
     }
+}
+
+fn bytes_of(frames: &[FrameRun]) -> u64 {
+    frames.iter().map(|run| run.count * PAGE).sum()
 }
 
 /// An event, if the code says that there is one.

@@ -104,12 +104,12 @@ impl Module {
         Ok((module, loaded))
     }
 
-    /// Unloads it. The result is what was paid for it, unless the driver keeps the memory.
-    pub(super) fn unload(self, driver: &Driver) -> Vec<FrameRun> {
+    /// Unloads it. The result is what was paid for it, as an error if the driver keeps the memory.
+    pub(super) fn unload(self, driver: &Driver) -> Result<Vec<FrameRun>, Vec<FrameRun>> {
         // SAFETY: the handle came from `cuModuleLoadDataEx`; `self` is consumed, so it is used
         // once.
         let code = unsafe { (driver.module_unload)(self.handle) };
-        if code == SUCCESS { self.frames } else { Vec::new() }
+        if code == SUCCESS { Ok(self.frames) } else { Err(self.frames) }
     }
 
     /// Whether its kernels may print.

@@ -14,14 +14,46 @@ use super::backing::{Held, Memory, Piece, Range};
 use super::driver::{Code, OUT_OF_MEMORY};
 use super::kept::Place;
 use super::timeline::monotonic_ns;
-use super::{Chunk, CudaDevice};
-use crate::{DeviceError, PAGE, PartUse, Room, RoomWanted, SwapError, SwapStep, Swapping};
+use super::{Chunk, CudaDevice, bytes_of};
+use crate::{DeviceError, PartUse, Room, RoomWanted, SwapError, SwapStep, Swapping};
 
-/// What a module needs waits so long for what is in flight, in ns, and so long for somebody else
-/// who compiles.
+/// What a module needs waits so long for what is in flight, in ns. A kernel may wait for what the
+/// program does after the load.
 const LOAD_WAITS_NS: u64 = 2_000_000_000;
-const LOAD_WAITS_FOR_OTHERS_NS: u64 = 60_000_000_000;
+
+/// And so long for others, in ns: longer than anybody may keep what others need.
+const LOAD_WAITS_FOR_OTHERS_NS: u64 = 660_000_000_000;
+
+/// It looks again after this time: while something is in flight, and for others.
 const LOOK: Duration = Duration::from_micros(100);
+const LOOK_FOR_OTHERS: Duration = Duration::from_millis(5);
+
+/// The wait of a module for room.
+#[derive(Debug, Clone, Copy)]
+struct LoadWait {
+    /// Nothing is in flight.
+    stands: bool,
+    since_ns: u64,
+}
+
+impl LoadWait {
+    fn new(stands: bool, now_ns: u64) -> Self {
+        Self { stands, since_ns: now_ns }
+    }
+
+    /// How long to wait before it asks again; nothing if it has waited long enough. What it waited
+    /// for what was in flight does not count when it waits for others.
+    fn next(&mut self, stands: bool, now_ns: u64) -> Option<Duration> {
+        if stands != self.stands {
+            *self = Self::new(stands, now_ns);
+        }
+        let (limit_ns, look) = match stands {
+            true => (LOAD_WAITS_FOR_OTHERS_NS, LOOK_FOR_OTHERS),
+            false => (LOAD_WAITS_NS, LOOK),
+        };
+        (now_ns.saturating_sub(self.since_ns) < limit_ns).then_some(look)
+    }
+}
 
 /// What is done with a piece: where it is then, if that is elsewhere.
 type Act = fn(&CudaDevice, Range, &Piece, &[Place]) -> Result<Option<Held>, DeviceError>;
@@ -146,9 +178,17 @@ impl CudaDevice {
             };
             match self.source.room(&wanted) {
                 Room::Granted => return Ok(()),
-                Room::Save { bytes } if stands => {
-                    self.save_some(bytes).map_err(|failed| failed.error)?;
-                }
+                Room::Save { bytes } if stands => match self.save_some(bytes) {
+                    Ok(_) => {}
+                    Err(SwapError { error: error @ DeviceError::Lost(_), .. }) => {
+                        return Err(error);
+                    }
+                    // It is all where it was, and may be saved another time.
+                    Err(error) => {
+                        tracing::debug!(%error, bytes, "memory is not given back");
+                        return Err(DeviceError::QueueFull);
+                    }
+                },
                 Room::Later if stands => return Err(DeviceError::QueueFull),
                 Room::Save { .. } | Room::Later => self.waits_for_end = true,
                 Room::Refused => {
@@ -164,22 +204,17 @@ impl CudaDevice {
         bytes: u64,
         missing_bytes: u64,
     ) -> Result<(), DeviceError> {
-        let limit_ns = match self.in_flight.is_empty() {
-            true => LOAD_WAITS_FOR_OTHERS_NS,
-            false => LOAD_WAITS_NS,
-        };
-        let deadline_ns = monotonic_ns().saturating_add(limit_ns);
+        let mut wait = LoadWait::new(self.in_flight.is_empty(), monotonic_ns());
         loop {
             match self.have_room(|_| bytes, missing_bytes, true) {
-                Err(DeviceError::QueueFull) if monotonic_ns() < deadline_ns => {
-                    std::thread::sleep(LOOK);
-                    self.collect();
-                }
-                Err(DeviceError::QueueFull) => {
-                    return Err(DeviceError::OutOfMemory { requested: bytes });
-                }
+                Err(DeviceError::QueueFull) => {}
                 other => return other,
             }
+            let Some(look) = wait.next(self.in_flight.is_empty(), monotonic_ns()) else {
+                return Err(DeviceError::OutOfMemory { requested: bytes });
+            };
+            std::thread::sleep(look);
+            self.collect();
         }
     }
 
@@ -188,17 +223,16 @@ impl CudaDevice {
         self.source.holds(self.held_bytes(), self.fixed_bytes());
     }
 
-    /// Bytes that the driver took for variables.
+    /// Bytes that the driver took for variables, and what it did not take back.
     fn fixed_bytes(&self) -> u64 {
-        let frames = self.modules.values().flat_map(|module| &module.frames);
-        frames.map(|run| run.count * PAGE).sum()
+        let modules = self.modules.values().map(|module| bytes_of(&module.frames));
+        modules.sum::<u64>() + self.unreleased_bytes
     }
 
     /// Bytes of the session's on the device, with what the driver took for variables.
     pub(super) fn held_bytes(&self) -> u64 {
-        let is_there = |piece: &&Piece| matches!(piece.held, Held::Device(_));
-        let pieces = self.heap.backings().flat_map(pieces).filter(is_there);
-        pieces.map(|piece| piece.size as u64).sum::<u64>() + self.fixed_bytes()
+        let chunks = self.heap.backings().map(|chunk| resident_bytes(pieces(chunk)));
+        chunks.sum::<u64>() + self.fixed_bytes()
     }
 
     fn absent_bytes(&self) -> u64 {
@@ -347,6 +381,12 @@ impl CudaDevice {
     }
 }
 
+/// Bytes of pieces that are on the device.
+pub(super) fn resident_bytes(pieces: &[Piece]) -> u64 {
+    let is_there = |piece: &&Piece| matches!(piece.held, Held::Device(_));
+    pieces.iter().filter(is_there).map(|piece| piece.size as u64).sum()
+}
+
 fn piece_at(memory: &Memory, address: u64) -> Option<&Piece> {
     let Memory::Pieces(pieces) = memory else { return None };
     pieces.iter().rfind(|piece| piece.address <= address)
@@ -355,4 +395,20 @@ fn piece_at(memory: &Memory, address: u64) -> Option<&Piece> {
 fn piece_at_mut(memory: &mut Memory, address: u64) -> Option<&mut Piece> {
     let Memory::Pieces(pieces) = memory else { return None };
     pieces.iter_mut().rfind(|piece| piece.address <= address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_modules_wait_for_others_begins_when_nothing_flies() {
+        let mut wait = LoadWait::new(false, 0);
+        assert_eq!(wait.next(false, LOAD_WAITS_NS - 1), Some(LOOK));
+        assert_eq!(wait.next(true, LOAD_WAITS_NS - 1), Some(LOOK_FOR_OTHERS));
+        let limit_ns = LOAD_WAITS_NS + LOAD_WAITS_FOR_OTHERS_NS;
+        assert_eq!(wait.next(true, limit_ns - 2), Some(LOOK_FOR_OTHERS));
+        assert_eq!(wait.next(true, limit_ns - 1), None);
+        assert_eq!(LoadWait::new(false, 0).next(false, LOAD_WAITS_NS), None);
+    }
 }

@@ -70,7 +70,7 @@ impl Loads {
     /// A session is about to compile a module of so many bytes, at `now_ns`: returns when it may,
     /// and how. None if `is_gone` says meanwhile that it never will. However long that takes: the
     /// session that it waits for compiles, or its end lets this one go on. Bytes that nobody knows
-    /// are more than any allowance.
+    /// are more than any allowance. Who has leave to compile already keeps it.
     pub(crate) fn begin(
         &self,
         Compiler { tenant, session, allowance_ns }: Compiler,
@@ -82,6 +82,9 @@ impl Loads {
         // Who has all of its allowance is as if it had never compiled.
         tenants.retain(|_, tenant| !tenant.is_as_new(now_ns));
         let entry = tenants.entry(tenant).or_default();
+        if entry.usual.contains_key(&session) {
+            return Some(Priority::Usual);
+        }
         if let Some(load) =
             bytes.and_then(|bytes| entry.allowance.take(bytes, allowance_ns, now_ns))
         {
@@ -241,6 +244,8 @@ mod tests {
             .filter_map(|session| loads.begin(by(1, session), SMALL, SECOND_NS, || true))
             .filter(|priority| *priority == Priority::Usual);
         assert_eq!(begun.count(), 20);
+        // One that asks again has no more taken out.
+        assert_eq!(loads.begin(by(1, 7), SMALL, SECOND_NS, || true), Some(Priority::Usual));
         assert_eq!(loads.begin(by(1, 20), SMALL, SECOND_NS, || true), Some(Priority::Lowest));
         assert_eq!(loads.begin(by(1, 21), SMALL, SECOND_NS, || true), None);
         // Another tenant has its own.

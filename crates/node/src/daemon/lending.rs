@@ -11,21 +11,25 @@
 //! device. Each says what is when it has saved, or is given room.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weft_ring::peer;
 use weft_sched::DeviceKey;
 use weft_sched::memory::{Room, Wish};
 
+use super::Daemon;
 use super::clock;
-use super::devices::lending::{Lender, Pressure};
+use super::devices::lending::{Fixing, Lender, Pressure};
 use super::driver::Order;
 use super::sessions::{SWITCH_MIN_NS, Session};
-use super::{Daemon, Tables};
 use crate::link::{Ask, Reply};
 
 /// Who waits looks again after this time.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// Sessions of an earlier daemon are waited for so long at a time: they stand still and say what
+/// they have.
+const HEARD_LIMIT: Duration = Duration::from_millis(200);
 
 /// A session that waits for room, and what it may do to others.
 struct Waiting<'a> {
@@ -70,16 +74,11 @@ impl Daemon {
                 let [total, fixed] = [bytes, fixed_bytes].map(|bytes| bytes.min(held));
                 let fixed = if loads { fixed } else { lender.fixed_of(session.key, fixed) };
                 let wish = Wish { total, fixed, missing: missing_bytes, gives: loads };
-                if loads {
-                    if let Some(answer) = self.pause_for_module(session, &lender, &wish, stands) {
-                        return answer;
-                    }
-                    // What it is promised the next one sees that asks.
-                    let tables = self.tables();
-                    if !may_fix(&tables, device, session, &lender, (fixed, quota)) {
-                        return Reply::Exhausted;
-                    }
-                    lender.ask(session.key, wish, stands);
+                if loads
+                    && let Some(answer) =
+                        self.ask_for_module(session, &lender, (wish, stands), (device, quota))
+                {
+                    return answer;
                 }
                 self.find_room(session, &lender, wish, stands)
             }
@@ -101,9 +100,48 @@ impl Daemon {
         }
     }
 
-    /// Loads of modules are no turns, so nobody pays for what they have others save: a vGPU does
-    /// that for a part of the time. Who waits for that can save what it owes; who does not stand
-    /// still has its kernels collected, and asks again.
+    /// A session asks for room for a module; an answer if it does not wait for any. Who stands
+    /// still can save as long as it waits: two that load modules would wait for each other.
+    fn ask_for_module(
+        &self,
+        session: &Session,
+        lender: &Lender,
+        (wish, stands): (Wish, bool),
+        (device, quota): (DeviceKey, u64),
+    ) -> Option<Reply> {
+        if stands {
+            lender.pause_load(session.key, self.payer(session));
+        }
+        let began = Instant::now();
+        loop {
+            if let Some(answer) = self.pause_for_module(session, lender, &wish, stands) {
+                return Some(answer);
+            }
+            // What it is promised the next one sees that asks.
+            let tables = self.tables();
+            let largest = tables.memory(device).largest_beside(session.key);
+            let who = (session.key, session.vgpu);
+            let answer = match lender.may_fix(who, wish.fixed, quota, largest) {
+                Fixing::Allowed => {
+                    lender.ask(session.key, wish, stands);
+                    return None;
+                }
+                Fixing::Unknown if stands && began.elapsed() < HEARD_LIMIT => None,
+                Fixing::Unknown => Some(Reply::Later),
+                Fixing::Refused => Some(Reply::Exhausted),
+            };
+            drop(tables);
+            lender.give_up(session.key);
+            if answer.is_some() {
+                return answer;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Loads of modules are no turns, so nobody pays for what they have others save: a payer's do
+    /// that for a part of the time, and one after the other. Who waits for that can save what it
+    /// owes; who does not stand still has its kernels collected, and asks again.
     fn pause_for_module(
         &self,
         session: &Session,
@@ -112,7 +150,8 @@ impl Daemon {
         stands: bool,
     ) -> Option<Reply> {
         let waiting = Waiting { daemon: self, session };
-        while let Some(debt) = lender.must_pause((session.key, session.vgpu), wish, stands) {
+        let who = (session.key, self.payer(session));
+        while let Some(debt) = lender.must_pause(who, wish, stands) {
             if !stands {
                 return Some(Reply::Later);
             }
@@ -158,25 +197,30 @@ impl Daemon {
             return Reply::Done;
         }
         let lacking = memory.used_bytes_total().saturating_sub(lender.capacity());
-        let who = (session.key, session.vgpu);
-        if !stands {
+        let own = memory.session_bytes(session.key);
+        let payer = self.payer(session);
+        let saves = match stands {
+            true => lender.begin_load((session.key, payer), bytes, (own, lacking)),
             // It cannot save; nor can it when it compiles.
-            lender.resume_load(session.key, session.vgpu);
-            return Reply::Done;
-        }
-        let saves = lender.begin_load(who, bytes, (memory.session_bytes(session.key), lacking));
+            false => lender.resume_load(session.key, payer, false),
+        };
         saves.map_or(Reply::Done, |bytes| Reply::Save { bytes })
     }
 
-    /// A session waits to compile a module, and can save meanwhile, or compiles it.
-    pub(crate) fn note_compiling(&self, session: &Session, compiles: bool) {
+    /// A session that stands still waits to compile a module, and can save meanwhile.
+    pub(crate) fn note_waiting_to_compile(&self, session: &Session) {
+        let device = self.device_of(session.key);
+        if let Some(lender) = self.tables().memory(device).lender() {
+            lender.pause_load(session.key, self.payer(session));
+        }
+    }
+
+    /// A session is about to compile a module: what it is to save before, if anything.
+    pub(crate) fn note_compiling(&self, session: &Session, stands: bool) -> Option<u64> {
         let device = self.device_of(session.key);
         let tables = self.tables();
-        let Some(lender) = tables.memory(device).lender() else { return };
-        match compiles {
-            true => lender.resume_load(session.key, session.vgpu),
-            false => lender.pause_load(session.key),
-        }
+        let lender = tables.memory(device).lender()?;
+        lender.resume_load(session.key, self.payer(session), stands)
     }
 
     /// Has the sessions of an earlier daemon say what of their memory is on their devices.
@@ -200,19 +244,4 @@ impl Daemon {
         let device = self.device_of(session.key);
         self.tables().memory(device).lender()?.debt(session.key)
     }
-}
-
-/// Whether a session may have so much on its device that stays there: its vGPU's part of that,
-/// beside which all others can still have theirs.
-fn may_fix(
-    tables: &Tables,
-    device: DeviceKey,
-    session: &Session,
-    lender: &Lender,
-    (fixed, quota): (u64, u64),
-) -> bool {
-    let largest = tables.memory(device).largest_beside(session.key);
-    let all = lender.all_fixed_beside(session.key).saturating_add(fixed);
-    all.saturating_add(largest) <= lender.capacity()
-        && lender.may_fix(session.key, session.vgpu, fixed, quota)
 }

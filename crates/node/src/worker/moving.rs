@@ -20,8 +20,8 @@ const MEMORY: &[Passed] = &[Passed::DevicePage, Passed::Frames, Passed::Table, P
 /// What has no room on the device is tried again after this time.
 const LATER_NS: u64 = 5_000_000;
 
-/// So often a session saves memory of the device before the answer to one question.
-const SAVES_MAX: usize = 64;
+/// So often a session that can save nothing of what it is to save asks the same again.
+const SAVES_IN_VAIN_MAX: usize = 64;
 
 /// Whether the session is asked to go, and what changes when it does.
 #[derive(Debug)]
@@ -77,7 +77,8 @@ impl<D: Device> EventLoop<D> {
             };
             let Reply::Save { bytes } = reply else { break (reply, fds) };
             if self.save(bytes)? == 0 {
-                // It goes on; whoever waits for its memory has it ended in time.
+                // It goes on, and tries again when it is told to stand still once more; whoever waits
+                // for its memory has it ended in time.
                 return Ok(());
             }
         };
@@ -106,11 +107,12 @@ impl<D: Device> EventLoop<D> {
     /// Asks something that the daemon may want memory of the device for before; nothing if the
     /// session is over.
     pub(super) fn ask_saving(&mut self, ask: &Ask) -> Option<Reply> {
-        for _ in 0..SAVES_MAX {
+        let mut in_vain = 0;
+        while in_vain < SAVES_IN_VAIN_MAX {
             let reply = self.link.ask(ask).ok()?;
             let Reply::Save { bytes } = reply else { return Some(reply) };
             // What it cannot give now, it is asked for again when it stands still.
-            self.save(bytes).ok()?;
+            in_vain += usize::from(self.save(bytes).ok()? == 0);
         }
         None
     }

@@ -130,11 +130,13 @@ impl Core {
         }
     }
 
-    /// An operation of a session's turn waited so long for memory that it met.
+    /// An operation of a session's turn waited so long for memory that it met. All of a turn's
+    /// count up to what a switch may take: one kernel that goes through its memory for an hour says
+    /// no more of how dear switches are.
     pub(crate) fn paged(&mut self, cx: &mut Context<'_>, key: SessionKey, paged_ns: u64) {
         if self.holders.contains(&key) {
-            let turn = cx.tables.turn(key);
-            turn.paged_ns = turn.paged_ns.saturating_add(paged_ns);
+            let most_ns = cx.config.overdue_ns;
+            cx.tables.turn(key).page(paged_ns, most_ns);
         }
     }
 
@@ -262,6 +264,17 @@ mod tests {
         assert!((79 * MS..160 * MS).contains(&slack_ns), "{slack_ns}");
         assert_eq!(after(40, 1_000 * MS, &mut switching), 500 * MS);
         assert_eq!(after(80, 0, &mut switching), 0, "what was dear is forgotten");
+    }
+
+    #[test]
+    fn what_operations_meet_counts_up_to_a_limit() {
+        let mut turn = turn_of(MS);
+        turn.page(MS, 5 * MS);
+        assert_eq!(turn.exchange_ns(), 2 * MS);
+        (0..100).for_each(|_| turn.page(3 * MS, 5 * MS));
+        assert_eq!(turn.exchange_ns(), 6 * MS);
+        turn.page(u64::MAX, 5 * MS);
+        assert_eq!(turn.exchange_ns(), 6 * MS);
     }
 
     #[test]

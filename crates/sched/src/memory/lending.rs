@@ -11,9 +11,12 @@
 //!
 //! Who gives: whoever was idle for longest, and among those that work, whoever had its turn last,
 //! because its next one is furthest away where turns go round. Other sessions of the same vGPU come
-//! after them, since they work in the same turns, and whoever brings its own memory just then last,
-//! since that takes its time. Nobody asks one that loads a module: it cannot stand still, and
-//! whoever needs what it has comes later. Weft's; a model of nvshare would take all of everybody.
+//! after them, since they work in the same turns, then whoever has its turn and would bring the
+//! same again in it, and whoever brings its own memory just then last, since that takes its time.
+//! Nobody asks one that loads a module: it cannot stand still, and whoever needs what it has comes
+//! later. Weft's; a model of nvshare would take all of everybody.
+//!
+//! The device idles while the one that has the turn waits: it goes before whoever has none.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -58,6 +61,8 @@ struct Member {
     owes: u64,
     /// When it had its last turn, or was given room.
     served_ns: u64,
+    /// Its vGPU has the turn.
+    in_turn: bool,
     /// It loads a module: it cannot stand still before that is done.
     loads: bool,
     /// It was given room, and brings its memory.
@@ -105,6 +110,7 @@ impl Lending {
             fixed: 0,
             owes: 0,
             served_ns: now_ns,
+            in_turn: false,
             loads: false,
             brings: false,
         };
@@ -133,8 +139,12 @@ impl Lending {
     fn leave(&mut self, place: usize) {
         self.queue.remove(place);
         if place == 0 {
-            self.members.values_mut().for_each(|member| member.owes = 0);
+            self.forgive();
         }
+    }
+
+    fn forgive(&mut self) {
+        self.members.values_mut().for_each(|member| member.owes = 0);
     }
 
     /// A session has so many bytes on the device now, of which it cannot save so many. What it has
@@ -166,10 +176,18 @@ impl Lending {
         self.members.get(&session).is_some_and(|member| member.loads)
     }
 
+    /// A vGPU's turn begins.
+    pub fn begin_turn(&mut self, vgpu: VgpuKey) {
+        for member in self.members.values_mut() {
+            member.in_turn = member.vgpu == vgpu;
+        }
+    }
+
     /// A vGPU's turn is over: its sessions were served.
     pub fn end_turn(&mut self, now_ns: u64, vgpu: VgpuKey) {
         for member in self.members.values_mut().filter(|member| member.vgpu == vgpu) {
             member.served_ns = member.served_ns.max(now_ns);
+            member.in_turn = false;
         }
     }
 
@@ -187,8 +205,22 @@ impl Lending {
         let asked = Asked { session, total, fixed, others_max, gives };
         match self.queue.iter_mut().find(|other| other.session == session) {
             Some(own) => *own = asked,
-            None => self.queue.push_back(asked),
+            None if gives => self.queue.push_back(asked),
+            None => {
+                let has_no_turn = |other: &Asked| other.gives;
+                let place = self.queue.iter().position(has_no_turn).unwrap_or(self.queue.len());
+                if place == 0 {
+                    // It says anew what it lacks.
+                    self.forgive();
+                }
+                self.queue.insert(place, asked);
+            }
         }
+    }
+
+    /// Whether a session is the one that others save for.
+    pub fn is_first(&self, session: u32) -> bool {
+        self.place(session) == Some(0)
     }
 
     /// Whether a session that has asked waits for one that loads a module: what the others could
@@ -350,7 +382,8 @@ impl Lending {
             // Of the idle ones the earliest, of the others the latest.
             let order = if is_idle { member.served_ns } else { u64::MAX - member.served_ns };
             let waits = waits.contains(&session);
-            (member.brings, Some(member.vgpu) == own, waits, Reverse(is_idle), order, session)
+            let works = (member.brings, member.in_turn, Some(member.vgpu) == own);
+            (works, waits, Reverse(is_idle), order, session)
         };
         let others = self.members.iter().filter(|(other, _)| **other != asked.session);
         let can_stand = others.clone().filter(|(_, member)| !member.loads);
@@ -471,6 +504,29 @@ mod tests {
         own.holds(0, 50, 0);
         own.ask(0, Wish { total: 60, fixed: 10, gives: true, ..Wish::default() });
         assert_eq!(own.look(0, 0, true), Room::Granted);
+    }
+
+    #[test]
+    fn who_has_the_turn_gives_last_and_is_served_first() {
+        let gives = |total| Wish { total, gives: true, ..Wish::default() };
+        let mut own = lending(100, &[40, 40, 0, 0]);
+        own.end_turn(10, VgpuKey(1));
+        own.end_turn(20, VgpuKey(0));
+        own.begin_turn(VgpuKey(0));
+        // A module of 2, which has no turn: 0 would have to bring the same again in its turn.
+        own.ask(2, gives(40));
+        assert_eq!(own.look(30, 2, true), Room::Waits);
+        assert_eq!((own.owes(0), own.owes(1)), (0, 20));
+        // 0 has more by now, and goes first.
+        own.ask(3, gives(10));
+        own.ask(0, wish(50, 0));
+        assert_eq!(own.look(30, 0, true), Room::Granted);
+        assert_eq!(own.look(30, 2, true), Room::Waits);
+        assert_eq!((own.owes(0), own.owes(1)), (0, 30));
+        own.holds(1, 10, 0);
+        assert_eq!(own.look(30, 2, true), Room::Granted);
+        assert_eq!(own.look(30, 3, true), Room::Waits);
+        assert_eq!((own.owes(0), own.owes(1), own.owes(2)), (0, 0, 10), "2 was served last");
     }
 
     #[test]

@@ -46,6 +46,9 @@ impl Memory {
         device: DeviceKey,
         vgpu: VgpuKey,
     ) -> Option<VgpuKey> {
+        if let Some(lender) = self.lenders.get(&device) {
+            lender.begin_turn(vgpu.0);
+        }
         let own = self.devices.get(&device).filter(|own| own.writes_ahead())?;
         let writer = self.writer.as_ref()?;
         let likely = node.upcoming(device);

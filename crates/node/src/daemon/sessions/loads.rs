@@ -26,13 +26,16 @@ impl Daemon {
         };
         // One that does not stand still cannot save while it waits.
         if stands {
-            self.note_compiling(session, false);
+            self.note_waiting_to_compile(session);
         }
         let priority = self.loads.begin(compiler, bytes, clock::now_ns(), is_over);
         if let (None, Some(bytes)) = (priority, debt.get()) {
             return Reply::Save { bytes };
         }
-        self.note_compiling(session, true);
+        // It keeps its leave to compile meanwhile.
+        if let Some(bytes) = self.note_compiling(session, stands) {
+            return Reply::Save { bytes };
+        }
         if priority == Some(Priority::Lowest) {
             session.worker.set_background(true);
         }
@@ -46,7 +49,7 @@ impl Daemon {
     }
 
     /// Who pays for a session's processor time: its tenant, or its vGPU where these compete.
-    fn payer(&self, session: &Session) -> u32 {
+    pub(in crate::daemon) fn payer(&self, session: &Session) -> u32 {
         match self.config.scheduling.share {
             ShareConfig::Vgpu => session.vgpu,
             ShareConfig::User => session.payer,

@@ -35,6 +35,23 @@ fn asked(lender: &Lender, session: u32, total: u64, stands: bool) -> Option<u64>
     lender.ask(session, wish(total), stands)
 }
 
+/// As if a session had begun to compile so long ago.
+fn compiles_since(lender: &Lender, session: u32, ago: Duration) {
+    let since = Instant::now().checked_sub(ago).unwrap();
+    lender.lock().loading.insert(session, Load { since, payer: session, compiles: true });
+}
+
+/// As if others had saved for so long for a session's module.
+fn displaces_since(lender: &Lender, session: u32, ago: Duration) {
+    let since = Instant::now().checked_sub(ago);
+    lender.lock().displacing.insert(session, Displacing { payer: session, since });
+}
+
+fn due(lender: &Lender, session: u32) -> Option<(u64, Instant, bool)> {
+    let state = lender.lock();
+    state.dues.of(session).map(|due| (due.number, due.until, due.stood))
+}
+
 fn lender(pause_limit: Duration) -> Lender {
     let lender = Lender::new((CAPACITY, 4 * CAPACITY), 1_000, pause_limit, 0);
     lender.begin(NOW_NS, 1, 1, 80);
@@ -87,8 +104,12 @@ fn what_stays_on_the_device_is_a_vgpus_part_of_it() {
     lender.begin(NOW_NS, 3, 1, 0);
     lender.holds(3, 20, 10);
     // A quarter of the quota, as all of the device is of what is lent.
-    assert!(lender.may_fix(1, 1, 15, 100) && !lender.may_fix(1, 1, 16, 100));
-    assert!(lender.may_fix(2, 2, 25, 100) && !lender.may_fix(2, 2, 26, 100));
+    let may_fix = |who, fixed, largest| lender.may_fix(who, fixed, 100, largest);
+    assert_eq!(may_fix((1, 1), 15, 0), Fixing::Allowed);
+    assert_eq!(may_fix((1, 1), 16, 0), Fixing::Refused);
+    assert_eq!(may_fix((2, 2), 25, 65), Fixing::Allowed);
+    assert_eq!(may_fix((2, 2), 25, 66), Fixing::Refused, "beside the largest of the others");
+    assert_eq!(may_fix((2, 2), 26, 0), Fixing::Refused);
 }
 
 #[test]
@@ -122,13 +143,15 @@ fn who_loads_a_module_is_not_ended_and_not_waited_for() {
     assert_eq!(lender.begin_load((1, 1), LONG_IMAGES, (80, 70)), None, "it has");
     // Who waits to compile can save.
     lender.holds(1, 80, 0);
-    lender.pause_load(1);
+    lender.pause_load(1, 1);
     asked(&lender, 2, 50, true);
     assert_eq!(lender.lock().lending.look(NOW_NS, 2, true), Room::Waits);
     assert_eq!(lender.begin_load((1, 1), 1, (80, 0)), Some(30), "what it owes comes first");
     assert_eq!(lender.debt(1), Some(30));
-    lender.resume_load(1, 1);
-    lender.lock().loading.insert(1, (Instant::now() - 2 * LONG_LOAD, 1));
+    assert_eq!(lender.resume_load(1, 1, true), Some(30), "also before it compiles");
+    lender.holds(1, 50, 0);
+    assert_eq!(lender.resume_load(1, 1, true), None);
+    compiles_since(&lender, 1, 2 * LONG_LOAD);
     lender.end_load(1);
     assert!(lender.lock().slow.contains_key(&1));
 }
@@ -144,7 +167,7 @@ fn who_loads_for_ever_keeps_what_others_need_for_a_while_only() {
     let ended = || seen.ended.lock().unwrap().clone();
     assert_eq!(wait(50), Room::Waits);
     assert!(ended().is_empty());
-    lender.lock().loading.insert(1, (Instant::now() - 2 * SILENT_LIMIT, 1));
+    compiles_since(&lender, 1, 2 * SILENT_LIMIT);
     assert_eq!(wait(20), Room::Granted, "nobody needs what it has");
     assert!(ended().is_empty());
     assert_eq!(wait(50), Room::Waits);
@@ -160,23 +183,47 @@ fn who_loads_for_ever_keeps_what_others_need_for_a_while_only() {
     assert_eq!(ended(), [1, 3]);
 }
 
-/// Somebody has it asked and is gone before it stands; whoever asks later gives it its time.
+/// Whoever waited is gone: another one's wait gives it no more time, unless it has stood still.
 #[test]
-fn what_nobody_waits_for_any_more_is_no_debt() {
+fn who_was_told_to_stand_still_has_its_time_once() {
     let (lender, seen) = (lender(Duration::from_secs(600)), Seen::default());
-    let press = |limit| {
+    let press = || {
         asked(&lender, 2, 50, true);
         lender.lock().lending.look(NOW_NS, 2, true);
-        let late = lender.lock().press(&seen, limit);
-        (late, lender.lock().due[&1])
+        assert!(lender.lock().press(&seen, Duration::from_secs(600)).is_empty());
+        due(&lender, 1).unwrap()
     };
-    let (late, first) = press(Duration::ZERO);
-    assert_eq!(late, [1]);
+    let first = press();
     seen.over.store(true, Ordering::SeqCst);
     assert_eq!(lender.wait(|| NOW_NS, 2, true, &seen), Room::Waits);
-    assert!(lender.lock().due.is_empty());
-    let (late, second) = press(Duration::from_secs(600));
-    assert!(late.is_empty() && second.number != first.number, "{first:?} {second:?}");
+    assert_eq!(lender.debt(2), None, "another one");
+    assert_eq!(press(), first);
+    lender.lock().lending.cancel(2);
+    assert_eq!(lender.debt(1), None, "it stands, and owes nothing");
+    assert_ne!(press().0, first.0);
+}
+
+/// A load that begins while something of it flies: what it owed others are asked for meanwhile,
+/// and afterwards it has as much time as before.
+#[test]
+fn a_load_that_does_not_stand_gains_no_time() {
+    let (lender, seen) = (lender(Duration::from_secs(600)), Seen::default());
+    let press = || {
+        asked(&lender, 2, 50, true);
+        lender.lock().lending.look(NOW_NS, 2, true);
+        lender.lock().press(&seen, Duration::from_secs(600));
+        due(&lender, 1).unwrap()
+    };
+    let first = press();
+    assert_eq!(lender.resume_load(1, 1, false), None);
+    assert!(lender.lock().lending.debtors().is_empty());
+    let loads_for = Duration::from_secs(100);
+    compiles_since(&lender, 1, loads_for);
+    lender.end_load(1);
+    let (number, until, _) = press();
+    let gained = until.duration_since(first.1);
+    assert_eq!(number, first.0);
+    assert!(gained >= loads_for && gained < 2 * loads_for, "{gained:?}");
 }
 
 /// It says that it stands again and again, and saves nothing: its time is over all the same.
@@ -184,19 +231,70 @@ fn what_nobody_waits_for_any_more_is_no_debt() {
 fn who_stands_and_saves_nothing_gains_no_time() {
     let (lender, seen) = (lender(Duration::from_secs(600)), Seen::default());
     asked(&lender, 2, 50, true);
-    assert!(lender.lock().press(&seen, Duration::from_secs(600)).is_empty());
     lender.lock().lending.look(NOW_NS, 2, true);
-    lender.lock().press(&seen, Duration::from_secs(600));
-    let due = || lender.lock().due[&1];
+    assert!(lender.lock().press(&seen, Duration::from_secs(600)).is_empty());
     assert_eq!(lender.debt(1), Some(30));
-    let first = due();
+    let first = due(&lender, 1).unwrap();
     assert_eq!(lender.debt(1), Some(30));
     lender.holds(1, 80, 0);
-    assert_eq!((due().until, due().number), (first.until, first.number));
+    assert_eq!(due(&lender, 1), Some(first));
     lender.holds(1, 70, 0);
-    assert!(due().until > first.until && due().number != first.number, "it gets on");
+    let (.., until, stood) = due(&lender, 1).unwrap();
+    assert!(stood && until > first.1, "it gets on");
     lender.holds(1, 50, 0);
-    assert!(lender.lock().due.is_empty());
+    assert_eq!(due(&lender, 1), None);
+}
+
+/// The first has nothing to save, and the second has what it needs: as long as that one waits it
+/// can save. Another one compiles, and has the rest.
+#[test]
+fn two_that_wait_for_room_for_modules_do_not_block_each_other() {
+    let (lender, seen) = (lender(Duration::from_secs(600)), Seen::default());
+    lender.holds(1, 0, 0);
+    lender.begin(NOW_NS, 3, 3, 60);
+    lender.begin(NOW_NS, 4, 4, 30);
+    for who in [1, 3, 4] {
+        assert_eq!(lender.begin_load((who, who), 100, (60, 0)), None);
+    }
+    let ask = |who, held, fixed| {
+        lender.pause_load(who, who);
+        let wish = Wish { total: held + fixed, fixed, missing: 0, gives: true };
+        lender.ask(who, wish, true);
+    };
+    ask(1, 0, 25);
+    ask(3, 60, 10);
+    assert_eq!(lender.lock().lending.look(NOW_NS, 1, true), Room::Waits);
+    assert_eq!(lender.wait(|| NOW_NS, 3, true, &seen), Room::Save { bytes: 15 });
+    lender.holds(3, 45, 0);
+    ask(3, 45, 10);
+    assert_eq!(lender.wait(|| NOW_NS, 1, true, &seen), Room::Granted);
+    assert!(lender.lock().lending.loads(1), "it compiles");
+    assert_eq!(lender.wait(|| NOW_NS, 3, true, &seen), Room::Save { bytes: 10 });
+    lender.holds(3, 35, 0);
+    ask(3, 35, 10);
+    assert_eq!(lender.wait(|| NOW_NS, 3, true, &seen), Room::Granted);
+}
+
+/// A wait that is in vain only since somebody began to compile goes on for as long as any other.
+#[test]
+fn a_compiler_has_its_time_from_when_somebody_waits_for_it_alone() {
+    let (lender, seen) = (lender(Duration::from_secs(600)), Seen::default());
+    asked(&lender, 2, 50, true);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| lender.wait(|| NOW_NS, 2, true, &seen));
+        while seen.paused.lock().unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        // The time that it has waited so far is that of one that saves.
+        let began = Instant::now();
+        while began.elapsed() < LOADER_LIMIT {
+            std::thread::yield_now();
+        }
+        let since = Instant::now();
+        assert_eq!(lender.resume_load(1, 1, false), None);
+        assert_eq!(waits.join().unwrap(), Room::Waits);
+        assert!(since.elapsed() >= LOADER_LIMIT, "others had saved for it");
+    });
 }
 
 /// Its memory takes longer to come than it would have to stand still.
@@ -222,8 +320,7 @@ fn loads_have_others_save_for_a_part_of_the_time_only() {
     assert!(!must_pause(2));
     lender.ask(2, load, true);
     assert_eq!(lender.lock().lending.look(NOW_NS, 2, true), Room::Waits);
-    // As if it had waited for others for a second.
-    lender.lock().displacing.insert(2, Instant::now() - Duration::from_secs(1));
+    displaces_since(&lender, 2, Duration::from_secs(1));
     lender.holds(1, (1 << 40) - (1 << 38), 0);
     assert_eq!(lender.wait(|| NOW_NS, 2, true, &Seen::default()), Room::Granted);
     let again = lender.lock().loads_again[&2];
@@ -232,12 +329,85 @@ fn loads_have_others_save_for_a_part_of_the_time_only() {
     lender.holds(2, 0, 0);
     lender.holds(1, 1 << 40, 0);
     assert!(must_pause(2) && !must_pause(3));
-    // Also who ends before it has its room.
-    lender.lock().displacing.insert(2, Instant::now() - Duration::from_secs(1));
-    lender.lock().loads_again.clear();
-    lender.end(2);
-    lender.begin(NOW_NS, 2, 2, 0);
-    assert!(must_pause(2) && !must_pause(3));
+    // Also whose load comes to nothing, or who ends before it has its room.
+    for ends in [Lender::give_up, Lender::end_load, Lender::end] {
+        lender.lock().loads_again.clear();
+        displaces_since(&lender, 2, Duration::from_secs(1));
+        ends(&lender, 2);
+        lender.begin(NOW_NS, 2, 2, 0);
+        assert!(must_pause(2) && !must_pause(3));
+        // `must_pause` has registered the other one.
+        lender.give_up(2);
+    }
+}
+
+#[test]
+fn a_payers_loads_have_others_save_one_after_the_other() {
+    let lender = lender(Duration::from_secs(600));
+    lender.begin(NOW_NS, 3, 3, 0);
+    let load = Wish { total: 30, fixed: 30, missing: 0, gives: true };
+    let must_pause = |session, payer| lender.must_pause((session, payer), &load, true);
+    assert_eq!(must_pause(2, 7), None);
+    assert_eq!(must_pause(2, 7), None, "it is the one");
+    assert_eq!(must_pause(3, 7), Some(None), "however many vGPUs it has");
+    assert_eq!(must_pause(3, 8), None);
+    lender.give_up(2);
+    assert_eq!(must_pause(3, 7), None, "nobody has saved for it");
+}
+
+/// Asking again and again gives no more time in a turn than asking once.
+#[test]
+fn a_turn_has_its_time_to_bring_once() {
+    let (lender, seen) = (lender(Duration::from_secs(600)), Seen::default());
+    let bring = || {
+        asked(&lender, 2, 20, true);
+        assert_eq!(lender.wait(|| NOW_NS, 2, true, &seen), Room::Granted);
+    };
+    bring();
+    assert!(lender.is_exchanging(2));
+    let began = Instant::now().checked_sub(2 * BRING_LIMIT).unwrap();
+    lender.lock().exchanges.get_mut(&2).unwrap().stage = Stage::Brings(began);
+    assert!(!lender.is_exchanging(2));
+    bring();
+    assert!(!lender.is_exchanging(2), "it had its time");
+    lender.holds(2, 20, 0);
+    bring();
+    assert!(!lender.is_exchanging(2));
+    lender.note_brought(2, 2);
+    lender.end_turn(NOW_NS, 2);
+    bring();
+    assert!(lender.is_exchanging(2), "the next turn");
+}
+
+#[test]
+fn what_moving_takes_is_weighed_by_bytes() {
+    let mut rate = Rate::FIRST;
+    assert_eq!(rate.expected_ns(1 << 30), (1 << 30) * FIRST_PS / 1_000);
+    // Sixteen GB at 10 GB/s, and small ones between them that take a millisecond each.
+    for _ in 0..16 {
+        rate.note(1_000_000_000, 100_000_000);
+        rate.note(1_000, 1_000_000);
+    }
+    let ns = rate.expected_ns(1_000_000_000);
+    assert!((100_000_000..110_000_000).contains(&ns), "{ns}");
+    (0..64).for_each(|_| rate.note(1, u64::MAX / 2));
+    assert_eq!(rate.expected_ns(1_000), MOST_PS, "and bounded");
+}
+
+/// What it has may be of any kind until it has said so: who depends on that waits for it.
+#[test]
+fn what_a_session_of_an_earlier_daemon_has_is_unknown_until_it_says() {
+    let lender = lender(Duration::from_secs(600));
+    lender.adopt(1, 80);
+    let may_fix = |who, fixed, largest| lender.may_fix(who, fixed, 400, largest);
+    assert_eq!(may_fix((2, 2), 20, 0), Fixing::Allowed, "whatever that is");
+    assert_eq!(may_fix((2, 2), 20, 1), Fixing::Unknown);
+    assert_eq!(may_fix((2, 1), 20, 0), Fixing::Allowed);
+    assert_eq!(lender.may_fix((2, 1), 20, 100, 0), Fixing::Unknown, "its vGPU's part");
+    assert_eq!(may_fix((2, 2), 20, 81), Fixing::Refused);
+    assert_eq!(lender.fixed_of(1, 30), 30);
+    assert_eq!(may_fix((2, 2), 20, 50), Fixing::Allowed);
+    assert_eq!(may_fix((2, 2), 20, 51), Fixing::Refused);
 }
 
 #[test]
