@@ -12,8 +12,10 @@ use anyhow::Result;
 use clap_complete::Shell;
 use weft_api::v1::{
     CGPUS_MAX, DEFAULT_ADDRESS, Locality, Mode, NewInstance, SLA_US, USER_DATA_BYTES_MAX, WEIGHTS,
-    check_key, check_name, read_token,
+    check_key, check_name, read_token, token_warning,
 };
+
+use crate::note;
 
 /// A lease of replicas is 10 s long, and whoever takes it over has begun within as many.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -319,6 +321,9 @@ impl Arguments {
     /// If there is none.
     pub(crate) fn token(&self) -> Result<String> {
         if let Some(path) = &self.token_file {
+            if let Some(words) = token_warning(path) {
+                note(&format!("gsaas: {words}"));
+            }
             return Ok(read_token(path)?);
         }
         Ok(self.token.clone().ok_or(NoToken)?)

@@ -215,7 +215,8 @@ impl Wait {
     fn look(&self, client: &Client, id: &str) -> Result<Instance, ClientError> {
         let deadline = Instant::now() + self.patience;
         loop {
-            match client.instance(id) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match client.clone().patient(left).instance(id) {
                 Err(ClientError::Unreachable { .. } | ClientError::Unanswered { .. })
                     if Instant::now() < deadline =>
                 {

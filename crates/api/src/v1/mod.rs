@@ -20,7 +20,7 @@ pub use calls::{Call, Method, Query};
 pub use client::{Client, ClientError, check_address, new_key};
 pub use names::{BadKey, BadName, check_key, check_name};
 #[cfg(feature = "client")]
-pub use names::{BadTokenFile, read_token};
+pub use names::{BadTokenFile, read_token, token_warning};
 #[cfg(feature = "openapi")]
 pub use openapi::document;
 pub use problem::{Kind, Problem};
