@@ -70,6 +70,8 @@ pub(crate) enum Command {
     DrainEndpoint(String, bool),
     /// Take an endpoint out of service.
     RemoveEndpoint(String),
+    /// Forget a GPU that its node does not have any longer.
+    RemoveGpu(u32),
     /// Print a completion script.
     Completion(Shell),
     /// Print the options.
@@ -103,7 +105,8 @@ const OPTIONS: &[Entry] = &[
         "remove",
         "",
         "",
-        "take -endpoint out of service; if it was drained, VMs on its host end (administrators)",
+        "take -endpoint out of service; if it was drained, VMs on its host end; or forget the lost \
+         GPU -gpu (administrators)",
     ),
     Entry(
         "completion",
@@ -140,7 +143,7 @@ const OPTIONS: &[Entry] = &[
         "where; the files are secrets, and nobody else may read them",
     ),
     Entry("id", "VM", "t show console attach", "which VM"),
-    Entry("gpu", "N", "drain undrain", "which GPU"),
+    Entry("gpu", "N", "drain undrain remove", "which GPU"),
     Entry("endpoint", "HOST", "drain undrain remove", "of which compute host"),
     Entry("nowait", "", "l t", "do not wait until it is done"),
     Entry("raw", "", "console", "print it to a terminal as it is; else commands to it are shown"),
@@ -265,7 +268,8 @@ impl Command {
             | Self::Drain(..)
             | Self::Endpoints
             | Self::DrainEndpoint(..)
-            | Self::RemoveEndpoint(_) => None,
+            | Self::RemoveEndpoint(_)
+            | Self::RemoveGpu(_) => None,
         }
     }
 }
@@ -432,7 +436,11 @@ impl Given {
             "endpoints" => Command::Endpoints,
             "drain" => self.drain(command, false)?,
             "undrain" => self.drain(command, true)?,
-            "remove" => Command::RemoveEndpoint(self.endpoint(command)?),
+            "remove" => match self.drain(command, false)? {
+                Command::Drain(gpu, _) => Command::RemoveGpu(gpu),
+                Command::DrainEndpoint(host, _) => Command::RemoveEndpoint(host),
+                other => other,
+            },
             "completion" => {
                 let shell = self.take("completion").unwrap_or_default();
                 let unknown = |_| {
@@ -658,7 +666,7 @@ mod tests {
             ("-drain -gpu=x", "whole number"),
             ("-drain", "needs -gpu or -endpoint"),
             ("-undrain -gpu=1 -endpoint=a", "exclude each other"),
-            ("-remove", "-remove needs -endpoint"),
+            ("-remove", "-remove needs -gpu or -endpoint"),
             ("-remove -endpoint=a/b", "is no name of a host"),
             ("-list -patience=x", "whole number"),
             ("-list -raw", "means nothing to -list"),

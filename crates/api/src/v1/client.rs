@@ -557,6 +557,11 @@ impl Client {
         self.put("PATCH", &format!("/v1/gpus/{id}"), None, &GpuChange { in_service })
     }
 
+    /// Forgets a GPU that its node does not have any longer.
+    pub fn delete_gpu(&self, id: u32) -> Result<(), ClientError> {
+        self.look("DELETE", &format!("/v1/gpus/{id}")).map(|_| ())
+    }
+
     /// Endpoints of compute hosts.
     pub fn endpoints(&self) -> Result<Vec<Endpoint>, ClientError> {
         self.all("/v1/endpoints")
@@ -704,8 +709,8 @@ mod tests {
             assert!(!error.to_string().contains(token), "it is a secret: {error}");
         }
         let client = Client::new("127.0.0.1:1", "t").unwrap();
-        let token =
-            NewToken { name: "a".to_owned(), project: None, role: super::super::Role::Admin };
+        let role = super::super::Role::Admin;
+        let token = NewToken { name: "a".to_owned(), project: None, role, valid_s: None };
         for key in ["", "a b", "a\r\nX: y", "\u{43a}"] {
             let made: Result<Token, _> = client.put("POST", "/v1/tokens", Some(key), &token);
             let error = made.unwrap_err();
