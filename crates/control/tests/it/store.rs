@@ -466,9 +466,11 @@ fn a_project_of_before_keeps_the_weight_and_the_class_that_it_has(place: &Place)
                   ALTER TABLE projects DROP COLUMN used_weight;
                   ALTER TABLE projects DROP COLUMN used_user_facing;
                   ALTER TABLE instances DROP COLUMN uncharged;
-                  DROP TABLE endpoints;";
+                  DROP TABLE endpoints;
+                  ALTER TABLE tokens DROP COLUMN expires_ms;
+                  ALTER TABLE gpus DROP COLUMN lost_ms;";
     place.directly(before).unwrap();
-    place.set_version(-2);
+    place.set_version(-3);
     let store = place.open().unwrap();
     let (may, has) = store.project("p").unwrap().unwrap();
     assert_eq!((may.weight, may.user_facing), (10_000, 1));
