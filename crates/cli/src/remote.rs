@@ -1,13 +1,14 @@
 //! vGPUs of another host: grants on that host, and endpoints on this one.
 
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use weft_api::files;
 use weft_node::admin::{Answer, GrantRequest, Request};
 
 use crate::args::{RemoteOptions, RunOptions, Sockets, TokenOptions};
@@ -64,12 +65,8 @@ pub(crate) fn serve(options: &RemoteOptions) -> Result<()> {
 
 /// Says so if others can read a file with grants.
 fn warn_of_readers(path: &Path) {
-    let mode = std::fs::metadata(path).map_or(0, |found| found.permissions().mode());
-    if mode & 0o077 != 0 {
-        let path = path.display();
-        output::note(&format!(
-            "weft: others can read {path}, and whoever has a grant has its vGPU: chmod 600 {path}"
-        ));
+    if let Some(words) = files::warning(path, "whoever has a grant has its vGPU") {
+        output::note(&format!("weft: {words}"));
     }
 }
 

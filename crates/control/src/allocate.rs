@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use weft_api::v1::{Event, Kind, Locality, Mode, Problem};
 use weft_sched::placement::{
@@ -38,6 +39,16 @@ pub struct Allocator {
     pending: AtomicUsize,
     /// Nodes that do not answer, and why. It is found out again after a restart.
     unreachable: Mutex<BTreeMap<String, String>>,
+    /// When nodes were heard last.
+    heard: Mutex<BTreeMap<String, Heard>>,
+}
+
+/// What a node was heard to say.
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    at: Instant,
+    /// Whether its gateway listens, as far as anybody asked.
+    listens: bool,
 }
 
 /// The cluster as the store will be when all writes that were begun are done.
@@ -58,8 +69,8 @@ impl Allocator {
     /// With this placement policy.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, policy: PolicyId) -> Self {
-        let (view, unreachable) = (Mutex::new(None), Mutex::default());
-        Self { store, policy, view, pending: AtomicUsize::new(0), unreachable }
+        let (view, unreachable, heard) = (Mutex::new(None), Mutex::default(), Mutex::default());
+        Self { store, policy, view, pending: AtomicUsize::new(0), unreachable, heard }
     }
 
     /// A node was asked for something, and answered or did not, for this reason. The GPUs of one
@@ -72,6 +83,13 @@ impl Allocator {
             None => drop(unreachable.remove(node)),
         }
         drop(unreachable);
+        let now = Instant::now();
+        let mut heard = self.heard();
+        let known = heard.entry(node.to_owned()).or_insert(Heard { at: now, listens: true });
+        if why_not.is_none() {
+            known.at = now;
+        }
+        drop(heard);
         if before != why_not.is_some() {
             match why_not {
                 Some(why) => tracing::warn!(node, why, "the node does not answer"),
@@ -79,6 +97,54 @@ impl Allocator {
             }
             self.forget();
         }
+    }
+
+    fn heard(&self) -> MutexGuard<'_, BTreeMap<String, Heard>> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A node said whether its gateway listens.
+    pub fn note_gateway(&self, node: &str, listens: bool) {
+        let mut heard = self.heard();
+        let known = heard.entry(node.to_owned());
+        let known = known.or_insert(Heard { at: Instant::now(), listens: true });
+        if known.listens != listens {
+            known.listens = listens;
+            match listens {
+                true => tracing::info!(node, "the node's gateway listens again"),
+                false => tracing::warn!(node, "the node's gateway does not listen"),
+            }
+        }
+    }
+
+    /// What is wrong with a node's gateway, as far as the node says.
+    #[must_use]
+    pub fn gateway_failure(&self, node: &str) -> Option<String> {
+        let listens = self.heard().get(node).is_none_or(|heard| heard.listens);
+        let words = "the node says that its gateway does not listen: programs in VMs do not reach \
+                     their cGPUs; the node's log says why";
+        (!listens).then(|| words.to_owned())
+    }
+
+    /// The nodes whose gateways do not listen.
+    #[must_use]
+    pub fn without_gateway(&self) -> usize {
+        self.heard().values().filter(|heard| !heard.listens).count()
+    }
+
+    /// For how long a node that does not answer has not been heard of, in ms.
+    #[must_use]
+    pub fn unheard_ms(&self, node: &str) -> Option<u64> {
+        self.why_unreachable(node)?;
+        let at = self.heard().get(node)?.at;
+        Some(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// A node is not used any longer.
+    pub fn forget_node(&self, node: &str) {
+        self.heard().remove(node);
+        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
+        self.forget();
     }
 
     /// Why a node does not answer, if it does not.
@@ -235,7 +301,7 @@ impl View {
         view.give(taken);
         for (at, row) in rows.iter().enumerate() {
             let key = GpuKey(u32::try_from(at).unwrap_or(u32::MAX));
-            if !row.in_service || unreachable.contains(&row.node) {
+            if !row.in_service || row.lost_ms.is_some() || unreachable.contains(&row.node) {
                 let _ = view.cluster.set_in_service(key, false);
             }
             let ahead = row.generation.wrapping_sub(view.cluster.gpus()[at].generation);
@@ -368,6 +434,7 @@ pub fn broken(error: StoreError) -> Problem {
         StoreError::Missing(_) => Kind::NotFound,
         StoreError::KeyReused => Kind::Invalid,
         StoreError::Exists(_)
+        | StoreError::Refused(_)
         | StoreError::InUse(_)
         | StoreError::LastAdmin(_)
         | StoreError::Changed
@@ -391,6 +458,7 @@ pub fn broken(error: StoreError) -> Problem {
         }
         StoreError::NotLeader(None) => problem.hint("try again in a moment"),
         StoreError::Changed
+        | StoreError::Refused(_)
         | StoreError::Exists(_)
         | StoreError::Missing(_)
         | StoreError::InUse(_)

@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
-use weft_api::v1::{CGPUS_MAX, Role, check_address};
+use weft_api::v1::{CGPUS_MAX, Role, TOKEN_VALID_S_MAX, check_address};
 use weft_sched::placement::AMOUNT_MAX;
 
 /// Hands GPUs out to VMs across a cloud.
@@ -23,8 +24,10 @@ pub(crate) enum What {
     Serve(Box<ServeOptions>),
     /// A whole cloud on this machine: a node with software GPUs, VMs that are processes, and this.
     Local(LocalOptions),
-    /// Make a token, also before the first start; the secret is printed once.
+    /// Make a token, also before the first start; the secret is printed once. Or take one back.
     Token(TokenOptions),
+    /// List tokens, without their secrets.
+    Tokens(TokensOptions),
     /// Print the OpenAPI document.
     Openapi,
     /// Measure the control plane alone, with VMs and nodes in memory.
@@ -278,11 +281,25 @@ pub(crate) struct TokenOptions {
     /// What it is for.
     pub(crate) name: String,
     /// What its bearer may.
-    #[arg(long, value_parser = role)]
-    pub(crate) role: Role,
+    #[arg(long, value_parser = role, required_unless_present = "revoke")]
+    pub(crate) role: Option<Role>,
+    /// How long it is good, such as 12h or 30d, up to ten years; for ever if absent.
+    #[arg(long = "for", value_name = "TIME", value_parser = validity)]
+    pub(crate) valid: Option<Duration>,
+    /// Take it back: it opens nothing from here on.
+    #[arg(long, conflicts_with_all = ["role", "project", "valid"])]
+    pub(crate) revoke: bool,
     /// The project; it is made without any quota if it is not there.
     #[arg(long, required_if_eq_any([("role", "reader"), ("role", "member")]))]
     pub(crate) project: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokensOptions {
+    #[command(flatten)]
+    pub(crate) state: State,
+    #[command(flatten)]
+    pub(crate) database: Database,
 }
 
 /// Options of `serve` that one kind of VMs has, with who makes those. Their values have defaults,
@@ -386,6 +403,26 @@ fn host_socket(text: &str) -> Result<(String, PathBuf), String> {
             Ok((host.to_owned(), path.into()))
         }
         _ => Err("say HOST=PATH, such as compute1=/run/weft/compute1.sock".to_owned()),
+    }
+}
+
+/// A number and what it counts: seconds, minutes, hours or days.
+fn validity(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no time: say 90s, 15m, 12h or 30d, up to ten years");
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 24 * 3_600,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let valid_s = number.checked_mul(seconds).ok_or_else(wrong)?;
+    if (1..=TOKEN_VALID_S_MAX).contains(&valid_s) {
+        Ok(Duration::from_secs(valid_s))
+    } else {
+        Err(wrong())
     }
 }
 

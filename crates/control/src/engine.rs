@@ -258,6 +258,14 @@ impl Engine {
             if advanced {
                 self.lock().tries.remove(id);
             }
+            // What failed beside a step that was done is not asked again at once: where a node
+            // hangs, that is as long again.
+            let (step, outcome, beside) = match (outcome, beside.split_first()) {
+                (Outcome::Done, Some(((step, failure), rest))) => {
+                    (*step, Outcome::Failed(failure.clone()), rest.to_vec())
+                }
+                (outcome, _) => (step, outcome, beside),
+            };
             match outcome {
                 Outcome::Done => tracing::debug!(instance = id, step = step.name(), "done"),
                 Outcome::NotYet(pause) => return Some(pause),
@@ -353,7 +361,7 @@ impl Engine {
         let store = &self.world.store;
         // A step may have been done beside the one that fails.
         let Some(now) = store.instance(&instance.id)? else { return Ok(()) };
-        if !self.world.has_ended(now.marks) {
+        if !self.world.has_ended(&now) {
             return Ok(());
         }
         let (at_ms, step, detail) = (clock::now_ms(), QUOTA.to_owned(), GIVEN_BACK.to_owned());

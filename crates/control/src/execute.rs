@@ -15,11 +15,16 @@ use crate::plan::{self, Step};
 use crate::provision::{Failure, Provisioner, VmSpec, VmState, is_shared};
 use crate::rules::{self, Endpoint, GrantRow};
 use crate::store::{
-    CgpuRow, Done, Effects, EndpointRow, Found, InstanceRow, Leading, Marks, Store, StoreError,
+    CgpuRow, Done, Effects, EndpointRow, Found, InstanceRow, Leading, Spec, Store, StoreError,
+    VGPU_PREFIX,
 };
 
 /// A VM has booted after this time, or never will.
-const BOOT_LIMIT_MS: u64 = 300_000;
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
+
+/// The characters of an instance's id, and of a node's grant at most.
+const ID_CHARS: usize = 17;
+const GRANT_CHARS: usize = 300;
 
 /// A replica that has the lease no longer looks again after this time.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -184,8 +189,9 @@ impl World {
 
     /// Whether nothing of an instance that is removed can compute any longer.
     #[must_use]
-    pub fn has_ended(&self, marks: Marks) -> bool {
-        plan::has_ended(marks, self.endpoint.cuts(), self.provisioner.ends())
+    pub fn has_ended(&self, instance: &InstanceRow) -> bool {
+        let cuts = self.endpoint.cuts(instance.found.host.as_deref());
+        plan::has_ended(instance.marks, cuts, self.provisioner.ends())
     }
 
     /// Withdraws an instance's rules, which are where its port is.
@@ -232,6 +238,10 @@ impl World {
 
     fn grant(&self, instance: &InstanceRow, cgpus: &[CgpuRow]) -> Finding {
         for (node, cgpus) in by_node(cgpus) {
+            // Those were made before their grants.
+            if instance.marks.has(Step::Sign) && self.is_on_host(instance, node)? {
+                continue;
+            }
             let inside = || self.crash.at("inside", Step::Grant);
             let made = self.nodes.make(&self.admin(node)?, &vgpus(instance, &cgpus), &inside);
             self.answered(node, made)?;
@@ -266,12 +276,9 @@ impl World {
 
     /// Whether the VM has booted; an error if it never will.
     fn booted(&self, instance: &InstanceRow) -> Result<bool, Failure> {
-        let since_ms = instance.created_ms.max(clock::started_ms());
         match self.provisioner.awaited(&instance.id)? {
             VmState::Active => Ok(true),
-            VmState::Booting if clock::now_ms().saturating_sub(since_ms) < BOOT_LIMIT_MS => {
-                Ok(false)
-            }
+            VmState::Booting if clock::waited(instance.created_ms) < BOOT_LIMIT => Ok(false),
             VmState::Booting => Err(Failure::permanent("the VM did not boot in time")),
             VmState::Absent => Err(Failure::permanent("the VM ended while it was made")),
             VmState::Broken(why) => Err(Failure::permanent(why)),
@@ -399,6 +406,35 @@ fn by_node(cgpus: &[CgpuRow]) -> BTreeMap<&str, Vec<&CgpuRow>> {
         found.entry(&cgpu.node).or_default().push(cgpu);
     }
     found
+}
+
+/// What a VM will be told, as far as that is known before anything is reserved: cGPUs of one node,
+/// and grants that are as long as any are.
+#[must_use]
+pub fn outline(spec: &Spec) -> VmSpec {
+    let id = "i".repeat(ID_CHARS);
+    let vgpu = |ordinal| format!("{VGPU_PREFIX}{id}-{ordinal}");
+    let names: Vec<String> = (0..spec.cgpus).map(vgpu).collect();
+    let masked = "169.254.255.255:18515".to_owned();
+    let mut environment = vec![
+        ("CGPUS".to_owned(), spec.cgpus.to_string()),
+        ("INSTANCE".to_owned(), id.clone()),
+        ("WEFT_VGPU_0".to_owned(), names.join(",")),
+    ];
+    environment.extend((0..spec.cgpus).map(|at| (format!("CGPU_{at}"), masked.clone())));
+    let grants = vec!["g".repeat(GRANT_CHARS); spec.cgpus as usize];
+    VmSpec {
+        name: id.clone(),
+        id,
+        project: String::new(),
+        slot: 0,
+        cgpus: spec.cgpus,
+        host: None,
+        environment,
+        gateways: vec![(masked, grants)],
+        nodes: BTreeMap::new(),
+        user_data: spec.user_data.clone(),
+    }
 }
 
 /// What the VM is told: an address for each cGPU, and the grants.

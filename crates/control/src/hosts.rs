@@ -191,8 +191,17 @@ impl Endpoint for Hosts {
             Err(failure) => return Ruled::of(Err(failure)),
         };
         let mut all = Ruled::default();
-        hosts.iter().for_each(|host| all.add(Ruled::of(self.instances_of(host))));
+        for host in &hosts {
+            let with_host = |instance| (instance, Some(host.clone()));
+            let said = self.instances_of(host);
+            all.add(Ruled::of(said.map(|all| all.into_iter().map(with_host).collect())));
+        }
         all
+    }
+
+    /// An endpoint that was taken out of service while it was away has cut nobody off.
+    fn cuts(&self, host: Option<&str>) -> bool {
+        host.is_some_and(|host| matches!(self.socket(host), Ok(Some(_))))
     }
 }
 
@@ -311,6 +320,7 @@ mod tests {
         let asked = endpoint(&path, Answer::Done);
         store.put_endpoints(&[("a".to_owned(), path.display().to_string())]).unwrap();
         hosts.put("i1", &[row("a")]).unwrap();
+        assert!(hosts.cuts(Some("a")));
         let audit = Audit {
             at_ms: 1,
             actor: "root".to_owned(),
@@ -320,7 +330,8 @@ mod tests {
             status: 204,
         };
         store.remove_endpoint("a", &audit).unwrap();
-        // Nobody is asked who was taken out of service.
+        // Nobody is asked who was taken out of service, and so nobody has cut anything off.
+        assert!(!hosts.cuts(Some("a")));
         hosts.withdraw("i1", None).unwrap();
         assert_eq!(hosts.instances(), Ruled::default());
         assert_eq!(asked.lock().unwrap().len(), 1);
@@ -354,7 +365,7 @@ mod tests {
         let kept = sockets.map(|(host, path)| (host.to_owned(), path.display().to_string()));
         store.put_endpoints(&kept).unwrap();
         let Ruled { instances, unanswered } = Hosts::kept(store).instances();
-        assert_eq!(instances, [own]);
+        assert_eq!(instances, [(own, Some("c".to_owned()))]);
         assert!(unanswered.unwrap().words.starts_with("host b: no endpoint answers"));
     }
 

@@ -1,22 +1,29 @@
 //! HTTP: one route for each call of the table, and the page's.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::extract::{Query, RawPathParams, Request};
-use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, RETRY_AFTER};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, Query, RawPathParams, Request};
+use axum::http::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
+use axum::serve::IncomingStream;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 use weft_api::v1::{
     Call, IDEMPOTENCY_HEADER, Kind, Method, PAGE_MAX, Problem, VERSION, VERSION_HEADER, VERSION_MIN,
 };
 
+use crate::bounded::Bounded;
 use crate::service::{Ask, Reply, Service};
+use crate::tls::Secured;
 use crate::web;
 
 /// The longest body of a request.
@@ -37,6 +44,27 @@ struct Asked {
     limit: Option<String>,
     after: Option<String>,
     project: Option<String>,
+}
+
+/// Where a connection comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(IpAddr);
+
+impl Connected<IncomingStream<'_, Bounded>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
+        Self(stream.remote_addr().ip())
+    }
+}
+
+impl Connected<IncomingStream<'_, Secured>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Secured>) -> Self {
+        Self(stream.remote_addr().ip())
+    }
+}
+
+/// Where a request comes from, if the listener says so.
+pub(crate) fn from(extensions: &Extensions) -> Option<IpAddr> {
+    extensions.get::<ConnectInfo<Peer>>().map(|ConnectInfo(Peer(address))| *address)
 }
 
 /// The routes.
@@ -139,6 +167,7 @@ async fn understood(call: Call, path: &RawPathParams, request: Request) -> Resul
         after,
         project,
         token: token.map(str::to_owned),
+        from: from(&parts.extensions),
         key: key.map(str::to_owned),
         body: to_bytes(body, BODY_BYTES_MAX).await.map_err(large)?.to_vec(),
     })
@@ -214,6 +243,10 @@ fn refused(problem: &Problem) -> Response {
     // A problem of strings and a number can be written.
     let bytes = serde_json::to_vec(problem).unwrap_or_default();
     let mut response = response(problem.status, "application/problem+json", bytes.into());
+    if problem.kind == Kind::Unauthenticated {
+        let challenge = HeaderValue::from_static("Bearer realm=\"weft\"");
+        response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    }
     if let Some(seconds) = problem.retry_after_s {
         response.headers_mut().insert(RETRY_AFTER, seconds.into());
     }

@@ -1,7 +1,7 @@
 //! Tokens that this control plane did not make.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,13 +27,16 @@ const REMEMBERED_MAX: usize = 10_000;
 /// invented tokens do not keep known ones out while it is slow.
 const ASKED_MAX: usize = 32;
 
+/// Of those the ones that one address shows: whoever invents tokens leaves places for others.
+const OF_ADDRESS_MAX: usize = ASKED_MAX / 2;
+
 /// Whoever else knows tokens.
 pub trait Identity: Send + Sync + std::fmt::Debug {
-    /// Who shows a token, and what that lets them do; nobody if it is not known.
+    /// Who shows a token from an address, and what that lets them do; nobody if it is not known.
     ///
     /// # Errors
     /// Why nobody can tell.
-    fn bearer(&self, token: &str) -> Result<Option<TokenRow>, Failure>;
+    fn bearer(&self, token: &str, from: Option<IpAddr>) -> Result<Option<TokenRow>, Failure>;
 }
 
 /// Keystone's tokens.
@@ -45,27 +48,40 @@ pub struct KeystoneTokens {
     asked: Asked,
 }
 
-/// How many tokens are being asked about.
+/// How many tokens are being asked about, by where they were shown.
 #[derive(Debug, Default)]
-struct Asked(AtomicUsize);
+struct Asked(Mutex<BTreeMap<Option<IpAddr>, usize>>);
 
 /// One of them.
 #[derive(Debug)]
-struct Asking<'a>(&'a Asked);
+struct Asking<'a>(&'a Asked, Option<IpAddr>);
 
 impl Asked {
-    fn begin(&self) -> Result<Asking<'_>, Failure> {
-        let asking = Asking(self);
-        if self.0.fetch_add(1, Ordering::Relaxed) < ASKED_MAX {
-            return Ok(asking);
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Option<IpAddr>, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, from: Option<IpAddr>) -> Result<Asking<'_>, Failure> {
+        let mut all = self.lock();
+        let of_it = all.get(&from).copied().unwrap_or_default();
+        if of_it >= OF_ADDRESS_MAX || all.values().sum::<usize>() >= ASKED_MAX {
+            let words = "Keystone is being asked about many other tokens: try again";
+            return Err(Failure::passing(words));
         }
-        Err(Failure::passing("Keystone is being asked about many other tokens: try again"))
+        all.insert(from, of_it + 1);
+        Ok(Asking(self, from))
     }
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        let mut all = self.0.lock();
+        let left = all.get(&self.1).map_or(0, |count| count.saturating_sub(1));
+        if left == 0 {
+            all.remove(&self.1)
+        } else {
+            all.insert(self.1, left)
+        };
     }
 }
 
@@ -95,8 +111,8 @@ impl KeystoneTokens {
         Ok(self.own_project.get_or_init(|| found))
     }
 
-    fn ask(&self, token: &str) -> Result<Remembered, Failure> {
-        let _asking = self.asked.begin()?;
+    fn ask(&self, token: &str, from: Option<IpAddr>) -> Result<Remembered, Failure> {
+        let _asking = self.asked.begin(from)?;
         let own = self.own_project()?;
         let bearer = self.cloud.keystone().validate(token)?;
         let lasts = bearer.as_ref().map_or(DISBELIEVED, |bearer| bearer.lasts.min(BELIEVED));
@@ -106,7 +122,7 @@ impl KeystoneTokens {
 }
 
 impl Identity for KeystoneTokens {
-    fn bearer(&self, token: &str) -> Result<Option<TokenRow>, Failure> {
+    fn bearer(&self, token: &str, from: Option<IpAddr>) -> Result<Option<TokenRow>, Failure> {
         // What cannot stand in a header is no token.
         if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
             return Ok(None);
@@ -118,7 +134,7 @@ impl Identity for KeystoneTokens {
         {
             return Ok(known.token.clone());
         }
-        let fresh = self.ask(token)?;
+        let fresh = self.ask(token, from)?;
         let mut remembered = self.lock();
         if remembered.len() >= REMEMBERED_MAX {
             // Those that anybody can invent go first.
@@ -147,6 +163,7 @@ fn rights(bearer: &Bearer, own_project: &str) -> Option<TokenRow> {
         project: project.cloned(),
         role,
         created_ms: 0,
+        expires_ms: None,
     };
     if is_of_all && has("admin") {
         return Some(row(None, Role::Admin));
@@ -169,11 +186,18 @@ mod tests {
     #[test]
     fn no_more_are_asked_about_at_once_than_may_be() {
         let asked = Asked::default();
-        let mut all: Vec<Asking<'_>> = (0..ASKED_MAX).map(|_| asked.begin().unwrap()).collect();
-        assert!(!asked.begin().unwrap_err().is_permanent);
+        let from = |last| Some(IpAddr::from([10, 0, 0, last]));
+        let some = |last| (0..OF_ADDRESS_MAX).map(move |_| from(last));
+        let mut all: Vec<Asking<'_>> = some(1).map(|from| asked.begin(from).unwrap()).collect();
+        // One that shows many keeps nobody else out.
+        assert!(!asked.begin(from(1)).unwrap_err().is_permanent);
+        all.extend(some(2).map(|from| asked.begin(from).unwrap()));
+        asked.begin(from(3)).unwrap_err();
         all.pop();
-        drop(asked.begin().unwrap());
-        asked.begin().unwrap();
+        drop(asked.begin(from(3)).unwrap());
+        asked.begin(from(3)).unwrap();
+        drop(all);
+        assert!(asked.lock().is_empty());
     }
 
     fn bearer(project: Option<&str>, is_of_system: bool, roles: &[&str]) -> Bearer {

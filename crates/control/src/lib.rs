@@ -27,6 +27,7 @@ pub mod patience;
 pub mod plan;
 pub mod provision;
 pub mod random;
+mod refusals;
 pub mod rules;
 pub mod service;
 pub mod signals;

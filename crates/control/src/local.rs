@@ -176,7 +176,7 @@ fn tokens(folder: &Path, store: &dyn Store) -> Result<[PathBuf; 2]> {
         // One of an earlier run that was killed before the file was there is nobody's.
         let (secret, digest) = serve::new_secret()?;
         let project = project.map(str::to_owned);
-        let token = TokenRow { name: target, project, role, created_ms: at_ms };
+        let token = TokenRow { name: target, project, role, created_ms: at_ms, expires_ms: None };
         store.replace_token(&token, digest, &audit)?;
         let fresh = path.with_extension("new");
         let mut options = fs::File::options();

@@ -4,13 +4,14 @@
 mod args;
 mod local;
 mod serve;
+mod tokens;
 
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use weft_api::v1::{Client, ClientError, Kind, read_token};
+use weft_api::v1::{Client, ClientError, Kind, read_token, token_warning};
 use weft_control::bench;
 use weft_control::deployment::{self, Plan};
 use weft_control::provision::local::{guest, region, relay};
@@ -23,7 +24,8 @@ fn main() -> ExitCode {
     let done = match Arguments::read().what {
         What::Serve(options) => serve::serve(&options),
         What::Local(options) => local::local(&options),
-        What::Token(options) => serve::token(&options),
+        What::Token(options) => tokens::token(&options),
+        What::Tokens(options) => tokens::list(&options),
         What::Openapi => line(weft_api::v1::document().trim_end()),
         What::Bench { seconds, guest, json } => {
             let found = bench::run(Duration::from_secs(seconds), guest.as_deref());
@@ -58,6 +60,9 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 
 /// `weft-control deployment`
 fn measure_deployment(options: &DeploymentOptions) -> Result<()> {
+    token_warning(&options.token_file)
+        .iter()
+        .for_each(|words| note(&format!("weft-control: {words}")));
     let client = Client::new(&options.url, &read_token(&options.token_file)?)?;
     let plan = Plan {
         cgpus: options.cgpus.clone(),

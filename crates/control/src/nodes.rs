@@ -1,8 +1,10 @@
 //! GPU nodes, through their admin sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use weft_api::node::{AdminError, Answer, Client, GrantRequest, NodeReport, Request, VERSIONS};
 
@@ -15,6 +17,12 @@ const GRANT_VALID_S: u64 = 30 * 24 * 3_600;
 /// How many endpoints may use a grant: a VM's is another one after each time that it boots.
 const GRANT_USES: u32 = 64;
 
+/// A node that is asked to remove vGPUs says within this time which ones it has, or hangs.
+const LIST_LIMIT: Duration = Duration::from_secs(3);
+
+/// It has ended a vGPU's sessions within this time.
+const REMOVE_LIMIT: Duration = Duration::from_secs(10);
+
 const MIB: u64 = 1 << 20;
 
 /// What a node says of itself.
@@ -26,6 +34,15 @@ pub struct NodeFacts {
     pub gateway: String,
     /// The digest of the gateway's public key, in hex: no other node has it.
     pub identity: String,
+}
+
+/// What changes of a node while it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSeen {
+    /// The devices that it has in service.
+    pub devices: Vec<String>,
+    /// Where its gateway listens; nothing while it does not.
+    pub gateway: Option<String>,
 }
 
 /// A vGPU that a node is to have.
@@ -88,11 +105,11 @@ pub trait Nodes: Send + Sync + std::fmt::Debug {
     /// Why nobody knows.
     fn tenant_socket(&self, admin: &str) -> Result<PathBuf, Failure>;
 
-    /// Where a node's gateway listens now; nothing while it does not.
+    /// What a node has now.
     ///
     /// # Errors
     /// Why nobody knows.
-    fn gateway(&self, admin: &str) -> Result<Option<String>, Failure>;
+    fn seen(&self, admin: &str) -> Result<NodeSeen, Failure>;
 }
 
 /// Nodes whose admin sockets lie on this host, or are led here.
@@ -198,7 +215,11 @@ impl Nodes for Sockets {
         static UNSAID: Mutex<BTreeMap<(String, String), u64>> = Mutex::new(BTreeMap::new());
         let unsaid = || UNSAID.lock().unwrap_or_else(PoisonError::into_inner);
         let mut client = connect(admin)?;
-        let there = client.list()?;
+        // One that says nothing to that hangs, and there are others to ask. What ends sessions may
+        // take longer.
+        client.wait_at_most(LIST_LIMIT)?;
+        let there = client.list().map_err(of_silent)?;
+        client.wait_at_most(REMOVE_LIMIT)?;
         for vgpu in there.iter().filter(|vgpu| vgpus.contains(&vgpu.name)) {
             client.remove(&vgpu.name, true)?;
             let mut unsaid = unsaid();
@@ -222,8 +243,24 @@ impl Nodes for Sockets {
         Ok(report(admin)?.tenant_socket.into())
     }
 
-    fn gateway(&self, admin: &str) -> Result<Option<String>, Failure> {
-        Ok(report(admin)?.gateway.and_then(|gateway| gateway.listen))
+    fn seen(&self, admin: &str) -> Result<NodeSeen, Failure> {
+        let report = report(admin)?;
+        let in_service = report.devices.into_iter().filter(|device| device.in_service);
+        let devices = in_service.map(|device| device.name).collect();
+        Ok(NodeSeen { devices, gateway: report.gateway.and_then(|gateway| gateway.listen) })
+    }
+}
+
+/// One that hangs, in words.
+fn of_silent(error: AdminError) -> Failure {
+    match &error {
+        AdminError::Io(why)
+            if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+        {
+            let limit_s = LIST_LIMIT.as_secs();
+            Failure::passing(format!("the node daemon did not answer within {limit_s} s"))
+        }
+        _ => error.into(),
     }
 }
 
@@ -370,6 +407,16 @@ mod tests {
         assert_eq!(Sockets.sign(&admin, &vgpus).unwrap(), ["grant-of-a", "grant-of-b"]);
         Sockets.sign(&admin, &vgpus).unwrap_err();
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_node_that_hangs_is_given_up_before_it_is_asked_to_remove_anything() {
+        let scratch = tempfile::tempdir().unwrap();
+        let socket = scratch.path().join("admin.sock");
+        // Connections are made, and nobody reads what comes.
+        let _hangs = UnixListener::bind(&socket).unwrap();
+        let failure = Sockets.revoke(socket.to_str().unwrap(), &["a".to_owned()]).unwrap_err();
+        assert_eq!(failure, Failure::passing("the node daemon did not answer within 3 s"));
     }
 
     #[test]

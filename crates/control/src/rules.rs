@@ -53,8 +53,9 @@ pub trait Endpoint: Send + Sync + std::fmt::Debug {
     /// Why some may be in force.
     fn withdraw(&self, instance: &str, host: Option<&str>) -> Result<(), Failure>;
 
-    /// Whether withdrawing rows ends what they let through: it does where they lead anywhere.
-    fn cuts(&self) -> bool {
+    /// Whether withdrawing the rows of a VM on this host has ended what they let through: it has
+    /// where they lead anywhere, and somebody was there to be asked.
+    fn cuts(&self, _host: Option<&str>) -> bool {
         true
     }
 
@@ -65,8 +66,8 @@ pub trait Endpoint: Send + Sync + std::fmt::Debug {
 /// Instances with rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ruled {
-    /// Those that are known.
-    pub instances: Vec<String>,
+    /// Those that are known, with the host whose endpoint has them where there are several.
+    pub instances: Vec<(String, Option<String>)>,
     /// Why there may be others: the first who did not say.
     pub unanswered: Option<Failure>,
 }
@@ -74,7 +75,7 @@ pub struct Ruled {
 impl Ruled {
     /// What somebody said or why not.
     #[must_use]
-    pub fn of(said: Result<Vec<String>, Failure>) -> Self {
+    pub fn of(said: Result<Vec<(String, Option<String>)>, Failure>) -> Self {
         match said {
             Ok(instances) => Self { instances, unanswered: None },
             Err(failure) => Self { instances: Vec::new(), unanswered: Some(failure) },

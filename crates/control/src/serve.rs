@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::fs::{FlockOperation, flock};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use weft_api::v1::{Role, check_name};
+use weft_api::files;
 use weft_control::allocate::Allocator;
 use weft_control::bounded::{Bounded, CONNECTIONS_MAX, IDLE_LIMIT};
 use weft_control::crash::Crash;
@@ -33,13 +33,13 @@ use weft_control::service::Service;
 use weft_control::signals::Signals;
 use weft_control::store::postgres::{Access, Postgres, Terms};
 use weft_control::store::sqlite::Sqlite;
-use weft_control::store::{Part, Store, StoreError, TokenRow};
+use weft_control::store::{Part, Store, StoreError};
 use weft_control::tls::{self, Certificates, Secured};
-use weft_control::{clock, http, random, sweep};
+use weft_control::{http, random, sweep};
 
 use crate::args::{
     Database, OpenstackOptions, ProvisionerName, ReplicaOptions, ServeOptions, ServiceOptions,
-    State, TokenOptions,
+    State,
 };
 use crate::{line, note};
 
@@ -48,6 +48,9 @@ const LOCK_LIMIT: Duration = Duration::from_secs(2);
 
 /// What says whose a folder is, if what is kept is in a database.
 const PLANE_FILE: &str = "control.plane";
+
+/// What that has at most.
+const PLANE_BYTES_MAX: usize = 64;
 
 /// How often to look for that.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -103,7 +106,7 @@ impl State {
 
     /// Refuses a folder that somebody named and that is not there: it may be misspelt, and a token
     /// that is kept there is nobody's.
-    fn ensure_there(&self) -> Result<()> {
+    pub(crate) fn ensure_there(&self) -> Result<()> {
         let Some(folder) = &self.state_dir else { return Ok(()) };
         ensure!(
             folder.exists(),
@@ -127,14 +130,14 @@ impl State {
 }
 
 impl Database {
-    fn access(&self) -> Result<Option<Access>> {
+    pub(crate) fn access(&self) -> Result<Option<Access>> {
         let authorities = self.database_ca.as_deref();
         let access = self.database.as_deref().map(|url| Access::new(url, authorities));
         access.transpose().context("in the database")
     }
 }
 
-fn open(access: Access, terms: Option<Terms>) -> Result<Postgres> {
+pub(crate) fn open(access: Access, terms: Option<Terms>) -> Result<Postgres> {
     let place = access.place();
     Postgres::open(access, terms).with_context(|| format!("in the database at {place}"))
 }
@@ -160,37 +163,6 @@ impl Kept {
     }
 }
 
-/// `weft-control token`
-pub(crate) fn token(options: &TokenOptions) -> Result<()> {
-    let TokenOptions { state, database, name, role, project } = options;
-    check_name(name)?;
-    project.iter().try_for_each(|project| check_name(project))?;
-    ensure!(
-        (*role == Role::Admin) == project.is_none(),
-        "an admin is one of all projects, a reader or member of one (--project)"
-    );
-    let store: Arc<dyn Store> = match database.access()? {
-        // It takes nothing from whoever has the lease.
-        Some(access) => Arc::new(open(access, None)?),
-        None => {
-            state.ensure_there()?;
-            State::store(&state.folder()?)?
-        }
-    };
-    if let Some(project) = project
-        && store.project(project)?.is_none()
-    {
-        store.put_project(project, weft_api::v1::Quota::default(), None)?;
-    }
-    let (secret, digest) = new_secret()?;
-    let (project, created_ms) = (project.clone(), clock::now_ms());
-    let token = TokenRow { name: name.clone(), project, role: *role, created_ms };
-    store.add_token(&token, digest, None).with_context(|| {
-        format!("cannot make token `{name}`; if it is there, choose another name")
-    })?;
-    line(&secret)
-}
-
 /// A secret that nobody has, and its digest.
 pub(crate) fn new_secret() -> Result<(String, [u8; 32])> {
     let secret = random::hex(SECRET_BYTES)?;
@@ -211,9 +183,9 @@ fn lock_shared(folder: &Path) -> Result<File> {
 /// Refuses a folder with the VMs of another database's control plane.
 fn ensure_own(folder: &Path, plane: &str) -> Result<()> {
     let path = folder.join(PLANE_FILE);
-    match fs::read_to_string(&path) {
+    match files::read(&path, PLANE_BYTES_MAX) {
         Ok(known) => ensure!(
-            known.trim() == plane,
+            known.trim_ascii() == plane.as_bytes(),
             "{} is the folder of another control plane: say another --state-dir",
             folder.display()
         ),
@@ -504,6 +476,7 @@ pub(crate) fn run(
         ready(address)?;
         let (listener, router) =
             (Bounded::new(listener, CONNECTIONS_MAX, IDLE_LIMIT), http::router(&service));
+        let router = router.into_make_service_with_connect_info::<http::Peer>();
         let served = async {
             match settings {
                 Some(settings) => axum::serve(Secured::new(listener, settings), router).await,

@@ -6,8 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::clock;
 use crate::engine::Engine;
 use crate::execute::World;
+use crate::nodes::NodeSeen;
 use crate::plan::Step;
 use crate::provision::{Failure, VmState};
 use crate::rules::Ruled;
@@ -76,8 +78,8 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     for vm in vms.iter().filter(|vm| !live.contains(*vm)) {
         swept.vms += note(world.provisioner.terminate(vm).map(|_| 1));
     }
-    for instance in ruled.iter().filter(|instance| !live.contains(*instance)) {
-        swept.rules += note(world.endpoint.withdraw(instance, None).map(|()| 1));
+    for (instance, host) in ruled.iter().filter(|(instance, _)| !live.contains(instance)) {
+        swept.rules += note(world.endpoint.withdraw(instance, host.as_deref()).map(|()| 1));
     }
     for (node, (admin, found)) in &vgpus {
         let (unknown, foreign): (Vec<String>, Vec<String>) =
@@ -102,8 +104,14 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
 /// may be of another version.
 fn ask(world: &World, node: &NodeRow) -> Result<Vec<String>, Failure> {
     let vgpus = world.answered(&node.name, world.nodes.vgpus(&node.admin))?;
+    let NodeSeen { devices, gateway } =
+        world.answered(&node.name, world.nodes.seen(&node.admin))?;
+    if world.store.see_gpus(&node.name, &devices, clock::now_ms())? {
+        tracing::warn!(node = node.name, ?devices, "its GPUs in service are others than before");
+        world.allocator.forget();
+    }
     // One that is just starting listens later.
-    let gateway = world.answered(&node.name, world.nodes.gateway(&node.admin))?;
+    world.allocator.note_gateway(&node.name, gateway.is_some());
     let moved = gateway.filter(|gateway| !node.gateway_given && *gateway != node.gateway);
     if let Some(gateway) = moved {
         tracing::info!(node = node.name, gateway, "its gateway listens there now");
@@ -121,7 +129,7 @@ fn offer(world: &World, nodes: &[(String, NodeRow)]) {
     let Ok(gpus) = world.store.gpus(&part) else { return };
     let host_of: BTreeMap<&str, &str> =
         nodes.iter().map(|(name, node)| (name.as_str(), node.host.as_str())).collect();
-    for (_, gpu) in gpus.iter().filter(|(_, gpu)| gpu.in_service) {
+    for (_, gpu) in gpus.iter().filter(|(_, gpu)| gpu.in_service && gpu.lost_ms.is_none()) {
         if let Some(host) = host_of.get(gpu.node.as_str()) {
             *hosts.entry(host).or_default() += (gpu.found.memory_mib / MIB_OF_CGPU).max(1);
         }

@@ -19,6 +19,7 @@ use rustls::sign::CertifiedKey;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
+use weft_api::files::{self, PEM_BYTES_MAX};
 
 use crate::bounded::{Bounded, Connection};
 
@@ -115,13 +116,16 @@ impl ResolvesServerCert for Certificates {
 fn read(chain: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
     let failed =
         |path: &Path, why: String| TlsError::File { path: path.display().to_string(), why };
-    let found = CertificateDer::pem_file_iter(chain);
-    let found: Result<Vec<_>, _> = found.and_then(Iterator::collect);
+    let pem = |path: &Path| {
+        files::read(path, PEM_BYTES_MAX).map_err(|error| failed(path, error.to_string()))
+    };
+    let text = pem(chain)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let found = found.map_err(|error| failed(chain, error.to_string()))?;
     if found.is_empty() {
         return Err(failed(chain, "there is no certificate in it".to_owned()));
     }
-    let private = PrivateKeyDer::from_pem_file(key);
+    let private = PrivateKeyDer::from_pem_slice(&pem(key)?);
     let private = private.map_err(|error| failed(key, error.to_string()))?;
     Ok(CertifiedKey::from_der(found, private, &rustls::crypto::ring::default_provider())?)
 }

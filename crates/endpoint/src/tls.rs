@@ -28,6 +28,7 @@ use rustls::{
     CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct, Error,
     PeerIncompatible, ServerConfig, SignatureScheme,
 };
+use weft_api::files;
 
 use crate::lock;
 
@@ -36,6 +37,9 @@ pub(crate) const ALPN: &[u8] = b"weft/1";
 
 /// Ciphertext that is read at once, in bytes: some records.
 const READ_BYTES: usize = 128 << 10;
+
+/// The longest file with this side's own key, which has some 80.
+const KEY_BYTES_MAX: usize = 4 << 10;
 
 /// Bytes from the system's source of randomness.
 ///
@@ -74,7 +78,7 @@ impl Identity {
     /// When the file cannot be read or written, or is no key.
     pub fn at(path: &Path) -> Result<Self> {
         let shown = path.display();
-        match fs::read(path) {
+        match files::read(path, KEY_BYTES_MAX) {
             Ok(der) => Self::from_pkcs8(&der)
                 .with_context(|| format!("{shown} is no key; move it away to have one made")),
             Err(error) if error.kind() == ErrorKind::NotFound => {

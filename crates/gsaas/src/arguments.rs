@@ -12,8 +12,10 @@ use anyhow::Result;
 use clap_complete::Shell;
 use weft_api::v1::{
     CGPUS_MAX, DEFAULT_ADDRESS, Locality, Mode, NewInstance, SLA_US, USER_DATA_BYTES_MAX, WEIGHTS,
-    check_key, check_name, read_token,
+    check_key, check_name, read_token, token_warning,
 };
+
+use crate::note;
 
 /// A lease of replicas is 10 s long, and whoever takes it over has begun within as many.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -68,6 +70,8 @@ pub(crate) enum Command {
     DrainEndpoint(String, bool),
     /// Take an endpoint out of service.
     RemoveEndpoint(String),
+    /// Forget a GPU that its node does not have any longer.
+    RemoveGpu(u32),
     /// Print a completion script.
     Completion(Shell),
     /// Print the options.
@@ -101,7 +105,8 @@ const OPTIONS: &[Entry] = &[
         "remove",
         "",
         "",
-        "take -endpoint out of service; if it was drained, VMs on its host end (administrators)",
+        "take -endpoint out of service; if it was drained, VMs on its host end; or forget the lost \
+         GPU -gpu (administrators)",
     ),
     Entry(
         "completion",
@@ -138,7 +143,7 @@ const OPTIONS: &[Entry] = &[
         "where; the files are secrets, and nobody else may read them",
     ),
     Entry("id", "VM", "t show console attach", "which VM"),
-    Entry("gpu", "N", "drain undrain", "which GPU"),
+    Entry("gpu", "N", "drain undrain remove", "which GPU"),
     Entry("endpoint", "HOST", "drain undrain remove", "of which compute host"),
     Entry("nowait", "", "l t", "do not wait until it is done"),
     Entry("raw", "", "console", "print it to a terminal as it is; else commands to it are shown"),
@@ -263,7 +268,8 @@ impl Command {
             | Self::Drain(..)
             | Self::Endpoints
             | Self::DrainEndpoint(..)
-            | Self::RemoveEndpoint(_) => None,
+            | Self::RemoveEndpoint(_)
+            | Self::RemoveGpu(_) => None,
         }
     }
 }
@@ -319,6 +325,9 @@ impl Arguments {
     /// If there is none.
     pub(crate) fn token(&self) -> Result<String> {
         if let Some(path) = &self.token_file {
+            if let Some(words) = token_warning(path) {
+                note(&format!("gsaas: {words}"));
+            }
             return Ok(read_token(path)?);
         }
         Ok(self.token.clone().ok_or(NoToken)?)
@@ -427,7 +436,11 @@ impl Given {
             "endpoints" => Command::Endpoints,
             "drain" => self.drain(command, false)?,
             "undrain" => self.drain(command, true)?,
-            "remove" => Command::RemoveEndpoint(self.endpoint(command)?),
+            "remove" => match self.drain(command, false)? {
+                Command::Drain(gpu, _) => Command::RemoveGpu(gpu),
+                Command::DrainEndpoint(host, _) => Command::RemoveEndpoint(host),
+                other => other,
+            },
             "completion" => {
                 let shell = self.take("completion").unwrap_or_default();
                 let unknown = |_| {
@@ -653,7 +666,7 @@ mod tests {
             ("-drain -gpu=x", "whole number"),
             ("-drain", "needs -gpu or -endpoint"),
             ("-undrain -gpu=1 -endpoint=a", "exclude each other"),
-            ("-remove", "-remove needs -endpoint"),
+            ("-remove", "-remove needs -gpu or -endpoint"),
             ("-remove -endpoint=a/b", "is no name of a host"),
             ("-list -patience=x", "whole number"),
             ("-list -raw", "means nothing to -list"),

@@ -84,7 +84,8 @@ pub(crate) fn run(client: &Client, arguments: &Arguments) -> Result<ExitCode> {
         | Command::Drain(..)
         | Command::Endpoints
         | Command::DrainEndpoint(..)
-        | Command::RemoveEndpoint(_) => administrate(client, &arguments.command, is_json)?,
+        | Command::RemoveEndpoint(_)
+        | Command::RemoveGpu(_) => administrate(client, &arguments.command, is_json)?,
         Command::Completion(_) | Command::Help | Command::Version => {}
     }
     Ok(ExitCode::SUCCESS)
@@ -118,6 +119,7 @@ fn administrate(client: &Client, command: &Command, is_json: bool) -> Result<()>
                 note(&format!("gsaas: {} still led by it", vms(endpoint.instances)));
             }
         }
+        Command::RemoveGpu(gpu) => client.delete_gpu(*gpu)?,
         Command::RemoveEndpoint(host) => {
             let ended = remove_endpoint(client, host)?;
             if !ended.is_empty() {
@@ -215,7 +217,8 @@ impl Wait {
     fn look(&self, client: &Client, id: &str) -> Result<Instance, ClientError> {
         let deadline = Instant::now() + self.patience;
         loop {
-            match client.instance(id) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match client.clone().patient(left).instance(id) {
                 Err(ClientError::Unreachable { .. } | ClientError::Unanswered { .. })
                     if Instant::now() < deadline =>
                 {

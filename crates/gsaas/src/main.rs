@@ -81,7 +81,14 @@ fn failed(error: &anyhow::Error) -> ExitCode {
             let is_full = [Kind::Quota, Kind::NoCapacity].contains(&problem.kind);
             ExitCode::from(if is_full { code::NO_ROOM } else { code::FAILED })
         }
-        Some(ClientError::Unanswered { .. }) => ExitCode::from(code::UNREACHABLE),
+        Some(ClientError::Unanswered { may_be_done, .. }) => {
+            note(if *may_be_done {
+                "hint: gsaas -list and -show say whether it was done; -patience=SECONDS waits longer"
+            } else {
+                "hint: ask again; -patience=SECONDS waits longer"
+            });
+            ExitCode::from(code::UNREACHABLE)
+        }
         Some(ClientError::Unreachable { .. }) => {
             note(
                 "hint: name the control plane with -url=http://HOST:PORT (or https://, with -ca) or GSAAS_URL",

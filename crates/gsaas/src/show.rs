@@ -132,9 +132,14 @@ pub(crate) fn endpoints(all: &[Endpoint]) -> String {
 pub(crate) fn gpus(all: &[Gpu]) -> String {
     let row = |gpu: &Gpu| {
         let state = match (gpu.in_service, gpu.exclusive) {
+            _ if gpu.lost_ms.is_some() => "lost: not in service on its node",
             (false, _) => "drained",
             (true, true) => "exclusive",
             (true, false) => "in service",
+        };
+        let state = match gpu.unheard_ms {
+            Some(ms) => format!("{state}; node not heard of for {} s", ms / 1_000),
+            None => state.to_owned(),
         };
         vec![
             gpu.id.to_string(),
@@ -143,7 +148,7 @@ pub(crate) fn gpus(all: &[Gpu]) -> String {
             gpu.product.clone(),
             format!("{} of {} MiB", gpu.held_mib, gpu.memory_mib),
             gpu.cgpus.to_string(),
-            state.to_owned(),
+            state,
         ]
     };
     let head = ["GPU", "NODE", "DEVICE", "PRODUCT", "HELD", "CGPUS", "STATE"];
@@ -153,6 +158,30 @@ pub(crate) fn gpus(all: &[Gpu]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gpu_of_a_silent_node_is_not_simply_in_service() {
+        let gpu = Gpu {
+            id: 1,
+            node: "n".to_owned(),
+            device: "gpu0".to_owned(),
+            product: String::new(),
+            memory_mib: 1,
+            held_mib: 0,
+            cgpus: 0,
+            exclusive: false,
+            in_service: true,
+            generation: 0,
+            unheard_ms: None,
+            lost_ms: None,
+        };
+        let state = |gpu: Gpu| gpus(&[gpu]).lines().last().unwrap_or_default().to_owned();
+        assert!(state(gpu.clone()).ends_with("in service"));
+        let silent = Gpu { unheard_ms: Some(35_999), ..gpu.clone() };
+        assert!(state(silent).ends_with("in service; node not heard of for 35 s"));
+        let lost = Gpu { lost_ms: Some(1), in_service: false, ..gpu };
+        assert!(state(lost).ends_with("lost: not in service on its node"));
+    }
 
     #[test]
     fn what_a_guest_printed_is_no_command_to_a_terminal() {

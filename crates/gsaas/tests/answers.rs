@@ -12,6 +12,8 @@ use std::thread::{self, JoinHandle};
 enum Act {
     /// Closes the connection.
     Hang,
+    /// Says nothing until whoever asked has gone.
+    Wait,
     /// Answers with a status and a body.
     Say(u16, &'static str),
 }
@@ -55,10 +57,15 @@ fn serve(acts: Vec<Act>) -> (String, JoinHandle<Vec<Heard>>) {
         for act in acts {
             let (mut stream, _) = listener.accept().unwrap();
             heard.push(hear(&stream));
-            if let Act::Say(status, body) = act {
-                let length = body.len();
-                let head = format!("HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n");
-                write!(stream, "{head}Connection: close\r\n\r\n{body}").unwrap();
+            match act {
+                Act::Hang => {}
+                // It is over when the other side has closed it.
+                Act::Wait => drop(stream.read(&mut [0])),
+                Act::Say(status, body) => {
+                    let length = body.len();
+                    let head = format!("HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n");
+                    write!(stream, "{head}Connection: close\r\n\r\n{body}").unwrap();
+                }
             }
         }
         heard
@@ -115,6 +122,46 @@ fn a_vm_that_was_accepted_is_waited_for_over_an_answer_that_is_lost() {
     let (output, said) = gsaas(&url, &LAUNCH);
     server.join().unwrap();
     assert!(output.status.success(), "{said}");
+}
+
+/// The words name the limit that was waited for, which is not the library's own.
+#[test]
+fn patience_bounds_the_wait_for_one_answer_too() {
+    let (url, server) = serve(vec![Act::Wait]);
+    let (output, said) = gsaas(&url, &["-list", "-patience=2"]);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("did not answer: nothing came within 2 s"), "{said}");
+    assert!(!said.contains("may have done it"), "nothing was to be done: {said}");
+    server.join().unwrap();
+    let (url, server) = serve(vec![Act::Wait]);
+    let (_, said) = gsaas(&url, &["-t", "-id=i1", "-patience=1"]);
+    assert!(said.contains("may have done it: nothing came within 1 s"), "{said}");
+    server.join().unwrap();
+}
+
+/// One that hangs does not have the time of another one.
+#[test]
+fn a_replica_that_hangs_leaves_time_for_another() {
+    let ((hangs, waits), (answers, says)) =
+        (serve(vec![Act::Wait]), serve(vec![Act::Say(202, READY)]));
+    let options = [&LAUNCH[..], &["-patience=4"]].concat();
+    let (output, said) = gsaas(&format!("{hangs},{answers}"), &options);
+    assert!(output.status.success(), "{said}");
+    (waits.join().unwrap(), says.join().unwrap());
+}
+
+#[test]
+fn who_lets_others_read_a_token_is_warned() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = std::env::temp_dir().join(format!("weft-gsaas-token-{}", std::process::id()));
+    std::fs::write(&path, "t\n").unwrap();
+    let file = format!("-tokenfile={}", path.display());
+    for (mode, is_warned) in [(0o644, true), (0o600, false)] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let (_, said) = gsaas("http://127.0.0.1:1", &["-list", &file]);
+        assert_eq!(said.contains("others can read"), is_warned, "{mode:o}: {said}");
+    }
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The typed client of the admin socket.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read as _, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,6 +17,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Requests that are sent before their answers are read: some 30 KiB, which a socket takes whether
 /// or not the daemon reads.
 const AT_ONCE: usize = 200;
+
+/// The longest answer: a recording of the scheduling core's is the longest that there is.
+const LINE_BYTES_MAX: u64 = 256 << 20;
 
 /// A vGPU has moved within this time, or stays where it is: see `daemon::moves`.
 const MOVE_TIME: Duration = Duration::from_secs(150);
@@ -130,6 +133,14 @@ impl Client {
         Ok(answers)
     }
 
+    /// Waits no longer than that for what is asked next.
+    ///
+    /// # Errors
+    /// [`AdminError::Io`].
+    pub fn wait_at_most(&mut self, limit: Duration) -> Result<(), AdminError> {
+        Ok(self.stream.get_ref().set_read_timeout(Some(limit))?)
+    }
+
     fn send(&mut self, requests: &[Request]) -> Result<(), AdminError> {
         let mut lines = Vec::new();
         for request in requests {
@@ -145,10 +156,7 @@ impl Client {
     }
 
     fn receive(&mut self) -> Result<Answer, AdminError> {
-        let mut text = String::new();
-        if self.stream.read_line(&mut text)? == 0 {
-            return Err(AdminError::Io(io::ErrorKind::UnexpectedEof.into()));
-        }
+        let text = line(&mut self.stream, LINE_BYTES_MAX)?;
         match serde_json::from_str(&text) {
             Ok(Answer::Error { message }) => Err(AdminError::Refused(message)),
             Ok(answer) => Ok(answer),
@@ -385,6 +393,23 @@ impl Client {
     }
 }
 
+/// A line, of which no more is kept than an answer may have.
+fn line(from: &mut impl BufRead, most: u64) -> Result<String, AdminError> {
+    let mut text = String::new();
+    if from.take(most).read_line(&mut text)? == 0 {
+        return Err(AdminError::Io(io::ErrorKind::UnexpectedEof.into()));
+    }
+    if text.ends_with('\n') {
+        return Ok(text);
+    }
+    Err(match text.len() as u64 {
+        long if long >= most => {
+            AdminError::Unexpected(format!("an answer has more than {most} bytes"))
+        }
+        _ => AdminError::Io(io::ErrorKind::UnexpectedEof.into()),
+    })
+}
+
 fn unexpected(answer: &Answer) -> AdminError {
     AdminError::Unexpected(format!("{answer:?}"))
 }
@@ -392,4 +417,17 @@ fn unexpected(answer: &Answer) -> AdminError {
 fn either(paths: &[PathBuf]) -> String {
     let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     shown.join(" or ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_without_an_end_is_not_kept() {
+        let error = line(&mut BufReader::new(io::repeat(b'x')), 100).unwrap_err();
+        assert!(error.to_string().contains("more than 100 bytes"), "{error}");
+        assert_eq!(line(&mut &b"{}\nrest"[..], 100).unwrap(), "{}\n");
+        assert!(matches!(line(&mut &b"{"[..], 100), Err(AdminError::Io(_))), "it went away");
+    }
 }

@@ -134,6 +134,8 @@ calls! {
     GpuShow: Get "/v1/gpus/{id}" ADMIN, 200, None, "" -> "Gpu", "A GPU";
     GpuChange: Patch "/v1/gpus/{id}" ADMIN, 200, None, "GpuChange" -> "Gpu",
         "Drains a GPU, or puts it back into service";
+    GpuDelete: Delete "/v1/gpus/{id}" ADMIN, 204, None, "" -> "",
+        "Forgets a GPU that its node does not have any longer";
     EndpointList: Get "/v1/endpoints" ADMIN, 200, Page, "" -> "[Endpoint]",
         "Endpoints of compute hosts";
     EndpointChange: Patch "/v1/endpoints/{host}" ADMIN, 200, None, "EndpointChange" -> "Endpoint",

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use ureq::Agent;
-use ureq::http::{Request, Uri};
+use ureq::http::{Request, Response, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, Body};
 
 use super::names::{BadKey, check_key, is_word};
 use super::problem::{Kind, Problem};
@@ -22,9 +22,13 @@ use super::resources::{
     UsageRecord,
 };
 use super::{IDEMPOTENCY_HEADER, VERSION, VERSION_HEADER, VERSION_MIN};
+use crate::files::{self, PEM_BYTES_MAX};
 
 /// The control plane answers within this time or the call failed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Whoever is asked has at least so long for it, however little patience is left.
+const ATTEMPT_MIN: Duration = Duration::from_secs(1);
 
 /// And is there for it within this time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -57,7 +61,7 @@ pub struct Client {
     /// ones speak that too.
     minor: Arc<AtomicU32>,
     token: String,
-    patience: Duration,
+    patience: Option<Duration>,
 }
 
 /// A key for a creation, which nobody else has: with it, it may be asked for again.
@@ -97,12 +101,14 @@ pub enum ClientError {
         why: String,
     },
     /// The request went out and its answer did not come.
-    #[error("the control plane at {base} did not answer, and may have done it: {why}")]
+    #[error("the control plane at {base} did not answer{}: {why}", may_have_done(*.may_be_done))]
     Unanswered {
         /// Where.
         base: String,
         /// The system's words.
         why: String,
+        /// Whether it was to change something, which may be done.
+        may_be_done: bool,
     },
     /// It answered, and did not do it.
     #[error("{0}")]
@@ -115,6 +121,10 @@ pub enum ClientError {
         /// What was not understood.
         why: String,
     },
+}
+
+fn may_have_done(may_be_done: bool) -> &'static str {
+    if may_be_done { ", and may have done it" } else { "" }
 }
 
 impl Client {
@@ -164,22 +174,24 @@ impl Client {
             answered: Arc::default(),
             minor: Arc::new(AtomicU32::new(VERSION.1)),
             token: token.to_owned(),
-            patience: Duration::ZERO,
+            patience: None,
         })
     }
 
     /// The same, but what is not answered, or refused because no replica leads or the store is
-    /// away, is asked again for so long, if it may be asked twice.
+    /// away, is asked again for so long, if it may be asked twice. No call takes longer than that,
+    /// or than a second if that is more.
     #[must_use]
     pub fn patient(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+        Self { patience: Some(patience), ..self }
     }
 
     /// Asks; and again, as long as nobody who could do it has answered and this client is patient.
     fn send(&self, asked: &Asked<'_>) -> Result<Vec<u8>, ClientError> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.patience.unwrap_or_default();
         loop {
-            let answered = self.send_round(asked);
+            let left = self.patience.map(|_| deadline.saturating_duration_since(Instant::now()));
+            let answered = self.send_round(asked, left);
             let Err(error) = &answered else { return answered };
             let pause = match error {
                 // Where nobody else is known there may be nobody at all.
@@ -209,13 +221,24 @@ impl Client {
     }
 
     /// Asks one replica after the other, beginning with the one that answered last, until one has
-    /// done it, refused it, or may have done what must not be done twice.
-    fn send_round(&self, asked: &Asked<'_>) -> Result<Vec<u8>, ClientError> {
+    /// done it, refused it, or may have done what must not be done twice. Of the time that is left,
+    /// one that hangs takes its part only.
+    fn send_round(
+        &self,
+        asked: &Asked<'_>,
+        left: Option<Duration>,
+    ) -> Result<Vec<u8>, ClientError> {
         let first = self.answered.load(Ordering::Relaxed);
+        let end = left.map(|left| Instant::now() + left);
         let mut last: Option<ClientError> = None;
         for step in 0..self.bases.len() {
             let at = (first + step) % self.bases.len();
-            match self.send_led(&self.bases[at], asked) {
+            let others = u32::try_from(self.bases.len() - step).unwrap_or(u32::MAX);
+            let limit = end.map_or(ANSWER_TIMEOUT, |end| {
+                let part = end.saturating_duration_since(Instant::now()) / others;
+                part.clamp(ATTEMPT_MIN, ANSWER_TIMEOUT)
+            });
+            match self.send_led(&self.bases[at], asked, Instant::now() + limit) {
                 Err(error) if asked.may_go_to_another(&error) => {
                     // What one said that answers is more than that another one does not.
                     if !matches!(last, Some(ClientError::Refused(_))) {
@@ -232,8 +255,13 @@ impl Client {
     }
 
     /// Asks a replica, and the one that makes changes if this one does not.
-    fn send_led(&self, base: &str, asked: &Asked<'_>) -> Result<Vec<u8>, ClientError> {
-        let answered = self.send_to(base, asked);
+    fn send_led(
+        &self,
+        base: &str,
+        asked: &Asked<'_>,
+        end: Instant,
+    ) -> Result<Vec<u8>, ClientError> {
+        let answered = self.send_to(base, asked, end);
         let Err(ClientError::Refused(Problem { kind: Kind::NotLeader, leader, .. })) = &answered
         else {
             return answered;
@@ -242,28 +270,70 @@ impl Client {
         let is_as_safe =
             |leader: &&String| leader.starts_with("https://") || base.starts_with("http://");
         match leader.as_ref().filter(is_as_safe) {
-            Some(leader) => self.send_to(leader.trim_end_matches('/'), asked),
+            Some(leader) => self.send_to(leader.trim_end_matches('/'), asked, end),
             None => answered,
         }
     }
 
     /// Asks one; again, for the version that it speaks, if it is an older one.
-    fn send_to(&self, base: &str, asked: &Asked<'_>) -> Result<Vec<u8>, ClientError> {
+    fn send_to(&self, base: &str, asked: &Asked<'_>, end: Instant) -> Result<Vec<u8>, ClientError> {
         let minor = self.minor.load(Ordering::Relaxed);
-        let (answered, spoken) = self.send_as(minor, base, asked)?;
+        let (answered, spoken) = self.send_as(minor, base, asked, end)?;
         let is_other =
             matches!(answered, Err(ClientError::Refused(Problem { kind: Kind::Version, .. })));
         match spoken {
             Some(older) if is_other && (VERSION_MIN.1..minor).contains(&older) => {
                 self.minor.fetch_min(older, Ordering::Relaxed);
-                self.send_as(older, base, asked)?.0
+                self.send_as(older, base, asked, end)?.0
             }
             Some(_) | None => answered,
         }
     }
 
-    /// Asks for a microversion; what was answered, and the newest one that is spoken there.
-    fn send_as(&self, minor: u32, base: &str, asked: &Asked<'_>) -> Result<Sent, ClientError> {
+    /// Asks for a microversion; what was answered until then, and the newest one that is spoken
+    /// there.
+    fn send_as(
+        &self,
+        minor: u32,
+        base: &str,
+        asked: &Asked<'_>,
+        end: Instant,
+    ) -> Result<Sent, ClientError> {
+        let limit = end.saturating_duration_since(Instant::now()).max(PAUSE_MIN);
+        let mut response = self.run(minor, base, asked, limit)?.map_err(|error| {
+            let (base, why) = (base.to_owned(), why(&error, limit));
+            match was_sent(&error) {
+                false => ClientError::Unreachable { base, why },
+                true => ClientError::Unanswered { base, why, may_be_done: asked.changes() },
+            }
+        })?;
+        let status = response.status();
+        let spoken = response.headers().get(VERSION_HEADER).and_then(|value| value.to_str().ok());
+        let spoken = spoken.and_then(minor_of);
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
+        let lost = |error: ureq::Error| {
+            let (base, why) = (base.to_owned(), why(&error, limit));
+            ClientError::Unanswered { base, why, may_be_done: asked.changes() }
+        };
+        let body = body.map_err(lost)?;
+        if status.is_success() {
+            return Ok((Ok(body), spoken));
+        }
+        let refused = match serde_json::from_slice(&body) {
+            Ok(problem) => ClientError::Refused(problem),
+            Err(_) => self.strange(format!("it answers {status} without a problem")),
+        };
+        Ok((Err(refused), spoken))
+    }
+
+    /// Sends a request; what came of it within a time limit.
+    fn run(
+        &self,
+        minor: u32,
+        base: &str,
+        asked: &Asked<'_>,
+        limit: Duration,
+    ) -> Result<Result<Response<Body>, ureq::Error>, ClientError> {
         let Asked { method, path, key, body } = *asked;
         let mut request = Request::builder()
             .method(method)
@@ -276,36 +346,15 @@ impl Client {
             request = request.header(IDEMPOTENCY_HEADER, key);
         }
         let bad = |_| ClientError::Address(format!("{base}{path}"));
-        let response = if let Some(body) = body {
+        let agent = &self.agent;
+        Ok(if let Some(body) = body {
             let request = request.header("content-type", "application/json").body(body);
-            self.agent.run(request.map_err(bad)?)
+            let request = agent.configure_request(request.map_err(bad)?);
+            agent.run(request.timeout_global(Some(limit)).build())
         } else {
-            self.agent.run(request.body(()).map_err(bad)?)
-        };
-        let mut response = response.map_err(|error| {
-            let (base, why) = (base.to_owned(), why(&error));
-            match was_sent(&error) {
-                false => ClientError::Unreachable { base, why },
-                true => ClientError::Unanswered { base, why },
-            }
-        })?;
-        let status = response.status();
-        let spoken = response.headers().get(VERSION_HEADER).and_then(|value| value.to_str().ok());
-        let spoken = spoken.and_then(minor_of);
-        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
-        let lost = |error: ureq::Error| {
-            let (base, why) = (base.to_owned(), error.to_string());
-            ClientError::Unanswered { base, why }
-        };
-        let body = body.map_err(lost)?;
-        if status.is_success() {
-            return Ok((Ok(body), spoken));
-        }
-        let refused = match serde_json::from_slice(&body) {
-            Ok(problem) => ClientError::Refused(problem),
-            Err(_) => self.strange(format!("it answers {status} without a problem")),
-        };
-        Ok((Err(refused), spoken))
+            let request = agent.configure_request(request.body(()).map_err(bad)?);
+            agent.run(request.timeout_global(Some(limit)).build())
+        })
     }
 
     fn strange(&self, why: String) -> ClientError {
@@ -368,6 +417,11 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
+    /// Whether it is to change something.
+    fn changes(&self) -> bool {
+        self.method != "GET"
+    }
+
     /// Whether it does nothing a second time.
     fn may_be_repeated(&self) -> bool {
         self.method != "POST" || self.key.is_some()
@@ -445,7 +499,7 @@ fn trusted(file: Option<&Path>) -> Result<Vec<Certificate<'static>>, ClientError
         ClientError::Authorities(words.to_owned())
     })?;
     let failed = |why: String| ClientError::Authorities(format!("{}: {why}", path.display()));
-    let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    let bytes = files::read(path, PEM_BYTES_MAX).map_err(|error| failed(error.to_string()))?;
     let mut found = Vec::new();
     for item in parse_pem(&bytes) {
         match item {
@@ -501,6 +555,11 @@ impl Client {
     /// Drains a GPU, or puts it back into service.
     pub fn set_gpu(&self, id: u32, in_service: bool) -> Result<Gpu, ClientError> {
         self.put("PATCH", &format!("/v1/gpus/{id}"), None, &GpuChange { in_service })
+    }
+
+    /// Forgets a GPU that its node does not have any longer.
+    pub fn delete_gpu(&self, id: u32) -> Result<(), ClientError> {
+        self.look("DELETE", &format!("/v1/gpus/{id}")).map(|_| ())
     }
 
     /// Endpoints of compute hosts.
@@ -650,8 +709,8 @@ mod tests {
             assert!(!error.to_string().contains(token), "it is a secret: {error}");
         }
         let client = Client::new("127.0.0.1:1", "t").unwrap();
-        let token =
-            NewToken { name: "a".to_owned(), project: None, role: super::super::Role::Admin };
+        let role = super::super::Role::Admin;
+        let token = NewToken { name: "a".to_owned(), project: None, role, valid_s: None };
         for key in ["", "a b", "a\r\nX: y", "\u{43a}"] {
             let made: Result<Token, _> = client.put("POST", "/v1/tokens", Some(key), &token);
             let error = made.unwrap_err();
@@ -699,5 +758,7 @@ mod tests {
         assert!(missing.contains("/nowhere/ca.pem"), "{missing}");
         let empty = client("/dev/null").unwrap_err().to_string();
         assert!(empty.contains("no certificate"), "{empty}");
+        let endless = client("/dev/zero").unwrap_err().to_string();
+        assert!(endless.contains("/dev/zero: it has more than"), "{endless}");
     }
 }

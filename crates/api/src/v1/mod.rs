@@ -20,7 +20,7 @@ pub use calls::{Call, Method, Query};
 pub use client::{Client, ClientError, check_address, new_key};
 pub use names::{BadKey, BadName, check_key, check_name};
 #[cfg(feature = "client")]
-pub use names::{BadTokenFile, read_token};
+pub use names::{BadTokenFile, read_token, token_warning};
 #[cfg(feature = "openapi")]
 pub use openapi::document;
 pub use problem::{Kind, Problem};
@@ -32,7 +32,7 @@ pub use resources::{
 };
 
 /// The newest microversion, which [`VERSION_HEADER`] may ask for and every answer names.
-pub const VERSION: (u32, u32) = (1, 4);
+pub const VERSION: (u32, u32) = (1, 5);
 
 /// The oldest one that is understood.
 pub const VERSION_MIN: (u32, u32) = (1, 0);
@@ -62,6 +62,9 @@ const _: () = assert!(*SLA_US.end() * 1_000 == *crate::node::SLA_NS.end());
 pub const PAGE_MAX: u32 = 1_000;
 /// Items of a page for which no number was asked.
 pub const PAGE_DEFAULT: u32 = 100;
+
+/// The longest time for which a token may be good, in seconds: ten years.
+pub const TOKEN_VALID_S_MAX: u64 = 10 * 365 * 24 * 3_600;
 
 /// The longest user-data.
 pub const USER_DATA_BYTES_MAX: usize = 48 << 10;

@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use super::IDEMPOTENCY_KEY_BYTES_MAX;
+#[cfg(feature = "client")]
+use crate::files;
 
 /// Longest name.
 const BYTES_MAX: usize = 48;
@@ -75,23 +77,28 @@ pub enum BadTokenFile {
     Strange(PathBuf),
 }
 
+/// What to say of a file with a token that others can read.
+#[cfg(feature = "client")]
+#[must_use]
+pub fn token_warning(path: &Path) -> Option<String> {
+    files::warning(path, "whoever has a token may do all that you may")
+}
+
 /// The token in a file.
 ///
 /// # Errors
 /// Why there is none; what is in the file is not told.
 #[cfg(feature = "client")]
 pub fn read_token(path: &Path) -> Result<String, BadTokenFile> {
-    use std::io::Read as _;
-    let mut bytes = Vec::new();
-    let most = TOKEN_BYTES_MAX as u64 + 1;
-    let read = std::fs::File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
-    read.map_err(|why| BadTokenFile::Unread { path: path.to_owned(), why })?;
     let strange = || BadTokenFile::Strange(path.to_owned());
-    let is_long = bytes.len() > TOKEN_BYTES_MAX;
+    let bytes = files::read(path, TOKEN_BYTES_MAX).map_err(|why| match why.kind() {
+        std::io::ErrorKind::FileTooLarge => strange(),
+        _ => BadTokenFile::Unread { path: path.to_owned(), why },
+    })?;
     let text = String::from_utf8(bytes).map_err(|_| strange())?;
     match text.trim() {
         "" => Err(BadTokenFile::Empty(path.to_owned())),
-        token if !is_long && is_word(token) => Ok(token.to_owned()),
+        token if is_word(token) => Ok(token.to_owned()),
         _ => Err(strange()),
     }
 }

@@ -1,6 +1,7 @@
 //! How a control plane is reached: names, connections, and whether anything was said at all.
 
 use std::io::{self, ErrorKind};
+use std::time::Duration;
 
 use rustls::InvalidMessage;
 use ureq::config::Config;
@@ -71,10 +72,14 @@ pub(super) fn was_sent(error: &ureq::Error) -> bool {
     )
 }
 
-/// Why nobody answered, in words.
-pub(super) fn why(error: &ureq::Error) -> String {
-    if let ureq::Error::Other(error) = error {
-        return error.to_string();
+/// Why nobody answered within a time limit, in words.
+pub(super) fn why(error: &ureq::Error, limit: Duration) -> String {
+    match error {
+        ureq::Error::Other(error) => return error.to_string(),
+        ureq::Error::Timeout(_) => {
+            return format!("nothing came within {:.0} s", limit.as_secs_f64().ceil());
+        }
+        _ => {}
     }
     let ureq::Error::Io(io) = error else { return error.to_string() };
     match greeting(io) {

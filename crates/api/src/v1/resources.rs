@@ -228,6 +228,10 @@ asked! {
         pub project: Option<String>,
         /// What its bearer may.
         pub role: Role,
+        /// For how many seconds it is good, up to ten years; for ever if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 315360000))]
+        pub valid_s: Option<u64>,
     }
 }
 
@@ -249,6 +253,13 @@ answered! {
         /// Why it does not answer, if it does not: its GPUs get no new cGPUs until it does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub unreachable: Option<String>,
+        /// For how long nothing has been heard of it, in ms, if it does not answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub unheard_ms: Option<u64>,
+        /// What is wrong with its gateway, if the node says that it does not listen: programs in
+        /// VMs do not reach their cGPUs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub gateway_failure: Option<String>,
     }
 
     /// A physical GPU, or a software one.
@@ -273,6 +284,12 @@ answered! {
         pub in_service: bool,
         /// Counts its changes.
         pub generation: u64,
+        /// For how long nothing has been heard of its node, in ms, if that does not answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub unheard_ms: Option<u64>,
+        /// Since when its node does not have it in service: it is gone, or was drained there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub lost_ms: Option<u64>,
     }
 
     /// The endpoint of a compute host.
@@ -490,6 +507,9 @@ answered! {
         pub role: Role,
         /// Since when.
         pub created_ms: u64,
+        /// Until when; absent for one that does not end by itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub expires_ms: Option<u64>,
     }
 
     /// A token that was made. The secret is said once.

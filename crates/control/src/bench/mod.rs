@@ -121,7 +121,8 @@ impl Plane {
         store.put_project("bench", quota, None)?;
         let project = Some("bench".to_owned());
         let role = Role::Member;
-        let token = TokenRow { name: "bench".to_owned(), project, role, created_ms: 0 };
+        let token =
+            TokenRow { name: "bench".to_owned(), project, role, created_ms: 0, expires_ms: None };
         store.add_token(&token, random::digest(b"bench"), None)?;
         let address = serve(&store, outside)?;
         let client = Client::new(&address.to_string(), "bench")?;

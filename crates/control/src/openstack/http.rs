@@ -8,6 +8,7 @@ use serde_json::Value;
 use ureq::Agent;
 use ureq::http::Request;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use weft_api::files::{self, PEM_BYTES_MAX};
 
 use super::settings::Settings;
 use crate::provision::Failure;
@@ -193,7 +194,7 @@ fn words(body: &[u8]) -> String {
 
 fn certificates(settings: &Settings) -> Result<Vec<Certificate<'static>>, ApiError> {
     let Some(path) = settings.ca_path() else { return Ok(Vec::new()) };
-    let bytes = std::fs::read(&path)
+    let bytes = files::read(&path, PEM_BYTES_MAX)
         .map_err(|error| ApiError::Strange(format!("cannot read {}: {error}", path.display())))?;
     let mut found = Vec::new();
     for item in parse_pem(&bytes) {

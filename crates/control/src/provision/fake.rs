@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Failure, Provisioner, VmSpec, VmState};
-use crate::nodes::{NodeFacts, Nodes, VgpuSpec};
+use crate::nodes::{NodeFacts, NodeSeen, Nodes, VgpuSpec};
 use crate::rules::{Endpoint, GrantRow, Ruled};
 use crate::store::{GpuFound, Port};
 
@@ -83,7 +83,8 @@ impl Fake {
         self.lock().gpus.insert(admin.to_owned(), gpus);
     }
 
-    /// The node at `admin` starts again, and its gateway listens elsewhere.
+    /// The node at `admin` starts again, and its gateway listens elsewhere, or nowhere if that is
+    /// empty.
     pub fn move_gateway(&self, admin: &str, gateway: &str) {
         self.lock().gateways.insert(admin.to_owned(), gateway.to_owned());
     }
@@ -207,7 +208,10 @@ impl Endpoint for Fake {
     }
 
     fn instances(&self) -> Ruled {
-        Ruled::of(self.act("instances", |inner| inner.rules.keys().cloned().collect()))
+        let of = |(instance, rows): (&String, &Vec<GrantRow>)| {
+            (instance.clone(), rows.first().map(|row| row.host.clone()))
+        };
+        Ruled::of(self.act("instances", |inner| inner.rules.iter().map(of).collect()))
     }
 }
 
@@ -259,9 +263,15 @@ impl Nodes for Fake {
         self.act("tenant_socket", |_| format!("{admin}.sock").into())
     }
 
-    fn gateway(&self, admin: &str) -> Result<Option<String>, Failure> {
-        self.act("gateway", |inner| {
-            Some(inner.gateways.get(admin).cloned().unwrap_or_else(|| gateway_of(admin)))
+    fn seen(&self, admin: &str) -> Result<NodeSeen, Failure> {
+        self.act("seen", |inner| {
+            let gpus = inner.gpus.get(admin).into_iter().flatten();
+            let gateway = inner.gateways.get(admin).cloned();
+            let gateway = gateway.unwrap_or_else(|| gateway_of(admin));
+            NodeSeen {
+                devices: gpus.map(|gpu| gpu.device.clone()).collect(),
+                gateway: Some(gateway).filter(|gateway| !gateway.is_empty()),
+            }
         })
     }
 }

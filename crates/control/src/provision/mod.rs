@@ -181,6 +181,15 @@ pub trait Provisioner: Send + Sync + std::fmt::Debug {
         self.masked(slot, number)
     }
 
+    /// Whether a VM can be told what it must know, with grants as long as they are at most; asked
+    /// before anything is reserved.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    fn fits(&self, _vm: &VmSpec) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Asks for a VM, if it is not there.
     ///
     /// # Errors

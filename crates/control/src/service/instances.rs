@@ -10,7 +10,8 @@ use super::{Actor, Answer, Ask, Reply, Service, json, missing, named, page, pars
 use crate::allocate::broken;
 use crate::clock;
 use crate::engine::{GIVEN_BACK, QUOTA};
-use crate::execute::DRAINED;
+use crate::execute::{self, DRAINED};
+use crate::plan::Step;
 use crate::provision::Delivery;
 use crate::random;
 use crate::store::shared::{charged, demand};
@@ -48,7 +49,7 @@ impl Service {
         }
         let found = self.store().operation(&row.operation).map_err(broken)?;
         let events = found.map(|(_, events)| events).unwrap_or_default();
-        let has_ended = self.world().has_ended(row.marks);
+        let has_ended = self.world().has_ended(row);
         Ok(waits(&events, has_ended).map(|(who, quota)| match actor.administrates() {
             true => format!("{who}; {quota}"),
             false => format!("somebody does not answer (an administrator sees who); {quota}"),
@@ -68,6 +69,10 @@ impl Service {
         }
         self.check_quota(&project, &spec)?;
         self.ensure_led()?;
+        self.world().provisioner.fits(&execute::outline(&spec)).map_err(|failure| {
+            Problem::new(Kind::Invalid, failure.words)
+                .hint("shorten the script, or have it fetch what it runs; or ask for fewer cGPUs")
+        })?;
         let internal = |error: std::io::Error| Problem::new(Kind::Internal, error.to_string());
         // Whose it is stands in its vGPUs' names.
         let id = self.store().instance_prefix() + &random::hex(5).map_err(internal)?;
@@ -315,10 +320,21 @@ fn told(actor: &Actor, why: String) -> String {
     if why.ends_with(DRAINED) {
         return "the VM's host takes no new VMs for now; launch it again later".to_owned();
     }
-    match why.split_once(": ") {
-        Some((step, _)) => format!("{step} failed; an administrator sees why"),
-        None => why,
-    }
+    let Some((step, _)) = why.split_once(": ") else { return why };
+    let what = match Step::ALL.iter().find(|known| known.name() == step) {
+        Some(Step::Address) => "no addresses could be chosen for its cGPUs",
+        Some(Step::Sign) => "a GPU node did not sign the grants of its cGPUs",
+        Some(Step::Create) => "the VM could not be made",
+        Some(Step::Port) => "the VM did not get its network port",
+        Some(Step::Grant) => "a GPU node did not make its cGPUs",
+        Some(Step::Rules) => "the VM's host did not lead it to its cGPUs",
+        Some(Step::Active) => "the VM did not boot",
+        Some(Step::Confirm) => "the VM's host did not keep leading it to its cGPUs",
+        Some(Step::Unrule | Step::Revoke | Step::Terminate | Step::Release) | None => {
+            "a step of it failed"
+        }
+    };
+    format!("{what} (step {step}); an administrator sees why: launch it again, or ask one")
 }
 
 pub(super) fn shown(actor: &Actor, row: InstanceRow) -> Instance {
@@ -364,7 +380,26 @@ fn cgpu_shown(actor: &Actor, row: CgpuRow, state: CgpuState) -> Cgpu {
 
 #[cfg(test)]
 mod tests {
-    use super::content;
+    use super::*;
+    use crate::store::TokenRow;
+
+    #[test]
+    fn a_tenant_is_told_what_failed_and_what_to_do_and_no_nodes() {
+        let token = TokenRow {
+            name: "ann".to_owned(),
+            project: Some("p".to_owned()),
+            role: weft_api::v1::Role::Member,
+            created_ms: 0,
+            expires_ms: None,
+        };
+        let actor = Actor { token, call: weft_api::v1::Call::InstanceShow };
+        for step in Step::ALL {
+            let words = told(&actor, format!("{}: node gpu1: no way", step.name()));
+            assert!(words.contains("launch it again") && !words.contains("gpu1"), "{words}");
+        }
+        let words = told(&actor, "sign: node gpu1: refused".to_owned());
+        assert!(words.starts_with("a GPU node did not sign the grants of its cGPUs"), "{words}");
+    }
 
     #[test]
     fn the_same_request_may_be_written_in_another_order() {

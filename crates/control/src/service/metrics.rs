@@ -11,6 +11,7 @@ impl Service {
         let Counts { instances, unsettled, cgpus, gpus, memory_mib, held_mib } =
             self.store().counts().map_err(broken)?;
         let unreachable = self.world().allocator.unreachable().len() as u64;
+        let silent = self.world().allocator.without_gateway() as u64;
         let leads = u64::from(self.store().leading() == Leading::Here);
         let mut text = String::new();
         for (name, help, value) in [
@@ -20,6 +21,11 @@ impl Service {
             ("weft_cloud_cgpus", "cGPUs that somebody has", cgpus),
             ("weft_cloud_gpus", "GPUs", gpus),
             ("weft_cloud_nodes_unreachable", "nodes that do not answer", unreachable),
+            (
+                "weft_cloud_nodes_without_gateway",
+                "nodes that say that their gateways do not listen",
+                silent,
+            ),
             ("weft_cloud_memory_bytes", "memory of all GPUs", memory_mib << 20),
             ("weft_cloud_memory_held_bytes", "memory given to cGPUs", held_mib << 20),
         ] {

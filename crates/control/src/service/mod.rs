@@ -9,7 +9,9 @@ mod projects;
 
 pub use overview::Overview;
 
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,6 +24,7 @@ use crate::engine::Engine;
 use crate::execute::World;
 use crate::identity::Identity;
 use crate::random;
+use crate::refusals::Refusals;
 use crate::store::{Audit, Leading, Part, Store, StoreError, TokenRow};
 
 /// A request, after HTTP.
@@ -37,11 +40,16 @@ pub struct Ask {
     pub project: Option<String>,
     /// The bearer's token.
     pub token: Option<String>,
+    /// Where the request came from, if that is known.
+    pub from: Option<IpAddr>,
     /// The idempotency key.
     pub key: Option<String>,
     /// The body.
     pub body: Vec<u8>,
 }
+
+/// Who stands in the audit for whoever showed no token that is good: no token has this name.
+const NOBODY: &str = "(nobody)";
 
 /// What is answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +76,7 @@ pub struct Service {
     document: Arc<str>,
     identity: Option<Arc<dyn Identity>>,
     is_over_tls: bool,
+    refusals: Arc<Mutex<Refusals>>,
 }
 
 type Answer = Result<Reply, Problem>;
@@ -76,7 +85,9 @@ impl Service {
     /// Over an engine that works.
     #[must_use]
     pub fn new(engine: Arc<Engine>) -> Self {
-        Self { engine, document: v1::document().into(), identity: None, is_over_tls: false }
+        let document = v1::document().into();
+        let (identity, is_over_tls, refusals) = (None, false, Arc::default());
+        Self { engine, document, identity, is_over_tls, refusals }
     }
 
     /// That knows the tokens of somebody else too.
@@ -109,7 +120,7 @@ impl Service {
     /// Why it was not done.
     pub fn call(&self, call: Call, ask: &Ask) -> Answer {
         let Some(least) = call.role() else { return self.open(call) };
-        let actor = Actor { token: self.bearer(ask)?, call };
+        let actor = Actor { token: self.bearer(call, ask)?, call };
         if call.method() != Method::Get
             && let Leading::Elsewhere(leader) = self.store().leading()
         {
@@ -118,8 +129,10 @@ impl Service {
         let answer = actor.may(least).and_then(|()| self.act(call, &actor, ask));
         if let Err(problem) = &answer
             && call.method() != Method::Get
+            && let Some(left_out) = self.counted(&format!("token {}", actor.token.name))
         {
-            self.store().note(&actor.audit(&ask.target, problem.status)).map_err(broken)?;
+            let audit = actor.audit(&with_rest(&ask.target, left_out), problem.status);
+            self.store().note(&audit).map_err(broken)?;
         }
         answer
     }
@@ -135,7 +148,47 @@ impl Service {
         Ok(Reply::Nothing)
     }
 
-    fn bearer(&self, ask: &Ask) -> Result<TokenRow, Problem> {
+    /// Whether one more refusal of a source is to be written into the audit, and how many were left
+    /// out before it.
+    fn counted(&self, source: &str) -> Option<u64> {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals.count(source, Instant::now())
+    }
+
+    /// Whoever asks; that somebody showed no token that is good stands in the audit.
+    fn bearer(&self, call: Call, ask: &Ask) -> Result<TokenRow, Problem> {
+        let found = self.known(ask);
+        if let Err(problem) = &found
+            && problem.kind == Kind::Unauthenticated
+        {
+            let from = ask.from.map_or_else(|| "somewhere".to_owned(), |from| from.to_string());
+            if let Some(left_out) = self.counted(&from) {
+                tracing::warn!(from, left_out, why = problem.detail, "a login was refused");
+                self.note_login(call, &with_rest(&format!("from {from}"), left_out));
+            }
+        }
+        found
+    }
+
+    /// Whoever leads writes it; that it cannot be written is not the asker's concern.
+    fn note_login(&self, call: Call, target: &str) {
+        if self.store().leading() != Leading::Here {
+            return;
+        }
+        let audit = Audit {
+            at_ms: clock::now_ms(),
+            actor: NOBODY.to_owned(),
+            project: None,
+            action: call.name().to_owned(),
+            target: target.to_owned(),
+            status: Kind::Unauthenticated.status(),
+        };
+        if let Err(error) = self.store().note(&audit) {
+            tracing::warn!(%error, "a refused login is not in the audit");
+        }
+    }
+
+    fn known(&self, ask: &Ask) -> Result<TokenRow, Problem> {
         let refused = |words: &str| {
             Problem::new(Kind::Unauthenticated, words)
                 .hint("show a token: `Authorization: Bearer SECRET`; administrators make them")
@@ -144,13 +197,17 @@ impl Service {
         let digest = random::digest(token.as_bytes());
         let mut found = self.store().token(&digest).map_err(broken)?;
         if let (None, Some(identity)) = (&found, &self.identity) {
-            found = identity.bearer(token).map_err(|failure| {
+            found = identity.bearer(token, ask.from).map_err(|failure| {
                 tracing::warn!(why = failure.words, "a token cannot be checked");
                 Problem::new(Kind::Busy, "the identity service does not answer")
                     .hint("try again in a moment")
             })?;
         }
-        found.ok_or_else(|| refused("the token is not known, or was taken back"))
+        let found = found.ok_or_else(|| refused("the token is not known, or was taken back"))?;
+        if found.has_expired(clock::now_ms()) {
+            return Err(refused("the token has expired"));
+        }
+        Ok(found)
     }
 
     fn act(&self, call: Call, actor: &Actor, ask: &Ask) -> Answer {
@@ -164,6 +221,7 @@ impl Service {
             Call::GpuList => self.gpu_list(ask),
             Call::GpuShow => self.gpu_show(ask),
             Call::GpuChange => self.gpu_change(actor, ask),
+            Call::GpuDelete => self.gpu_delete(actor, ask),
             Call::EndpointList => self.endpoint_list(ask),
             Call::EndpointChange => self.endpoint_change(actor, ask),
             Call::EndpointDelete => self.endpoint_delete(actor, ask),
@@ -236,6 +294,17 @@ impl Actor {
                 Err(Problem::new(Kind::Forbidden, format!("the token is project {own}'s")))
             }
             _ => Ok(Part { project: own, ..part }),
+        }
+    }
+}
+
+/// What a refusal was about, and how many are not in the audit since the last one that is.
+fn with_rest(target: &str, left_out: u64) -> String {
+    match left_out {
+        0 => target.to_owned(),
+        _ => {
+            let target: String = target.chars().take(100).collect();
+            format!("{target} (refusals since the last one here: {left_out} more)")
         }
     }
 }

@@ -81,7 +81,10 @@ impl Service {
 
     pub(super) fn node_delete(&self, actor: &Actor, ask: &Ask) -> Answer {
         let removed = self.store().remove_node(&ask.target, &actor.did(&ask.target));
-        self.world().allocator.forget();
+        match &removed {
+            Ok(()) => self.world().allocator.forget_node(&ask.target),
+            Err(_) => self.world().allocator.forget(),
+        }
         removed.map(|()| super::Reply::Nothing).map_err(|error| {
             let is_used = matches!(error, StoreError::InUse(_));
             let problem = broken(error);
@@ -95,13 +98,26 @@ impl Service {
 
     fn shown(&self, row: NodeRow) -> Node {
         let NodeRow { name, admin, gateway, host, created_ms, gpus, .. } = row;
-        let unreachable = self.world().allocator.why_unreachable(&name);
-        Node { name, admin, gateway, host, gpus, created_ms, unreachable }
+        let allocator = &self.world().allocator;
+        let (unreachable, unheard_ms) =
+            (allocator.why_unreachable(&name), allocator.unheard_ms(&name));
+        let gateway_failure = allocator.gateway_failure(&name);
+        Node {
+            name,
+            admin,
+            gateway,
+            host,
+            gpus,
+            created_ms,
+            unreachable,
+            unheard_ms,
+            gateway_failure,
+        }
     }
 
     pub(super) fn gpu_list(&self, ask: &Ask) -> Answer {
         let part = part(ask)?;
-        page(&part, self.store().gpus(&part).map_err(broken)?, gpu_shown)
+        page(&part, self.store().gpus(&part).map_err(broken)?, |row| self.gpu_shown(row))
     }
 
     fn gpu_number(ask: &Ask) -> Result<u32, Problem> {
@@ -110,14 +126,24 @@ impl Service {
 
     pub(super) fn gpu_show(&self, ask: &Ask) -> Answer {
         let found = self.store().gpu(Self::gpu_number(ask)?).map_err(broken)?;
-        json(&gpu_shown(found.ok_or_else(|| missing("GPU", &ask.target))?))
+        json(&self.gpu_shown(found.ok_or_else(|| missing("GPU", &ask.target))?))
     }
 
     pub(super) fn gpu_change(&self, actor: &Actor, ask: &Ask) -> Answer {
         let (id, audit) = (Self::gpu_number(ask)?, actor.did(&ask.target));
         let change: GpuChange = parse(ask)?;
         let changed = self.world().allocator.set_gpu(id, change.in_service, &audit);
-        json(&gpu_shown(changed.map_err(broken)?))
+        json(&self.gpu_shown(changed.map_err(broken)?))
+    }
+
+    pub(super) fn gpu_delete(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let removed = self.store().remove_gpu(Self::gpu_number(ask)?, &actor.did(&ask.target));
+        self.world().allocator.forget();
+        removed.map(|()| super::Reply::Nothing).map_err(broken)
+    }
+
+    fn gpu_shown(&self, row: GpuRow) -> Gpu {
+        Gpu { unheard_ms: self.world().allocator.unheard_ms(&row.node), ..gpu_shown(row) }
     }
 }
 
@@ -125,13 +151,15 @@ fn gpu_shown(row: GpuRow) -> Gpu {
     Gpu {
         id: row.id,
         node: row.node,
+        unheard_ms: None,
+        lost_ms: row.lost_ms,
         device: row.found.device,
         product: row.found.product,
         memory_mib: row.found.memory_mib,
         held_mib: row.held_mib,
         cgpus: row.cgpus,
         exclusive: row.exclusive,
-        in_service: row.in_service,
+        in_service: row.in_service && row.lost_ms.is_none(),
         generation: row.generation,
     }
 }

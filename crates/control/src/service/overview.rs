@@ -1,5 +1,7 @@
 //! Everything at once, for people: what each may see is what the calls show.
 
+use std::net::IpAddr;
+
 use weft_api::v1::{
     AuditEntry, Call, Cgpu, Gpu, Instance, InstanceState, PAGE_MAX, Page, Problem, Project, Role,
     UsageRecord,
@@ -42,9 +44,10 @@ impl Service {
     ///
     /// # Errors
     /// If the token is not known, or the store does not work.
-    pub fn overview(&self, token: &str) -> Result<Overview, Problem> {
-        let ask = Ask { token: Some(token.to_owned()), ..Ask::default() };
-        let actor = Actor { token: self.bearer(&ask)?, call: Call::CgpuList };
+    pub fn overview(&self, token: &str, from: Option<IpAddr>) -> Result<Overview, Problem> {
+        let ask = Ask { token: Some(token.to_owned()), from, ..Ask::default() };
+        let call = Call::CgpuList;
+        let actor = Actor { token: self.bearer(call, &ask)?, call };
         actor.may(Role::Reader)?;
         let all = Ask { limit: Some(PAGE_MAX), ..ask };
         let is_admin = actor.administrates();

@@ -1,7 +1,8 @@
 //! Projects, tokens, usage and the audit.
 
 use weft_api::v1::{
-    CreatedToken, Kind, NewToken, Problem, Project, ProjectChange, Quota, Role, Token, UsageRecord,
+    CreatedToken, Kind, NewToken, Problem, Project, ProjectChange, Quota, Role, TOKEN_VALID_S_MAX,
+    Token, UsageRecord,
 };
 
 use super::{Actor, Answer, Ask, Reply, Service, json, missing, named, page, parse, part};
@@ -61,8 +62,13 @@ impl Service {
     }
 
     pub(super) fn token_create(&self, actor: &Actor, ask: &Ask) -> Answer {
-        let NewToken { name, project, role } = parse(ask)?;
+        let NewToken { name, project, role, valid_s } = parse(ask)?;
         named(&name)?;
+        if valid_s.is_some_and(|valid_s| !(1..=TOKEN_VALID_S_MAX).contains(&valid_s)) {
+            let words = format!("a token is good for 1 to {TOKEN_VALID_S_MAX} s");
+            return Err(Problem::new(Kind::Invalid, words)
+                .hint("leave `valid_s` out for one that does not end by itself"));
+        }
         match (&project, role) {
             (None, Role::Reader | Role::Member) => {
                 let words = format!("a {} is one of a project", role.name());
@@ -74,7 +80,9 @@ impl Service {
             }
             (None, Role::Admin) | (Some(_), Role::Reader | Role::Member) => {}
         }
-        let token = TokenRow { name, project, role, created_ms: clock::now_ms() };
+        let created_ms = clock::now_ms();
+        let expires_ms = valid_s.map(|valid_s| created_ms + valid_s * 1_000);
+        let token = TokenRow { name, project, role, created_ms, expires_ms };
         let audit = actor.did(&token.name);
         let internal = |error: std::io::Error| Problem::new(Kind::Internal, error.to_string());
         let secret = random::hex(SECRET_BYTES).map_err(internal)?;
@@ -90,8 +98,8 @@ impl Service {
 }
 
 fn shown(row: TokenRow) -> Token {
-    let TokenRow { name, project, role, created_ms } = row;
-    Token { name, project, role, created_ms }
+    let TokenRow { name, project, role, created_ms, expires_ms } = row;
+    Token { name, project, role, created_ms, expires_ms }
 }
 
 pub(super) fn usage_record(row: CgpuRow) -> UsageRecord {

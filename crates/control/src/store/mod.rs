@@ -34,6 +34,9 @@ pub enum StoreError {
     /// Nobody else could administrate.
     #[error("`{0}` is the last administrator's token")]
     LastAdmin(String),
+    /// It cannot be, as things are; why.
+    #[error("{0}")]
+    Refused(String),
     /// It is in use.
     #[error("{0} is in use")]
     InUse(String),
@@ -125,7 +128,8 @@ pub struct Counts {
 
 /// Everything that is kept. Lists come in pairs of a cursor and an item.
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Whether it can be written.
+    /// Whether it can be read, and written as far as that is known: it is written for that only
+    /// where the last write failed.
     ///
     /// # Errors
     /// Why not. The same holds for every other call.
@@ -178,7 +182,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn node(&self, name: &str) -> Result<Option<NodeRow>, StoreError>;
     /// Nodes by name.
     fn nodes(&self, part: &Part) -> Result<Vec<(String, NodeRow)>, StoreError>;
-    /// Makes a node, or changes it: new GPUs are added, and those that are gone are drained.
+    /// Makes a node, or changes it: new GPUs are added, and nothing new is put on those that it
+    /// does not have in service.
     fn put_node(
         &self,
         node: &NodeRow,
@@ -216,6 +221,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn inventory(&self) -> Ticket<Vec<(NodeRow, Vec<GpuRow>)>>;
     /// What live instances take of GPUs, after all writes that were begun.
     fn taken(&self) -> Ticket<Vec<Taken>>;
+    /// What a node has in service now: others are lost, and those of them that are there again are
+    /// not. Whether that changed anything.
+    fn see_gpus(&self, node: &str, devices: &[String], now_ms: u64) -> Result<bool, StoreError>;
+    /// Forgets a GPU that is lost and that nobody has a cGPU of.
+    fn remove_gpu(&self, id: u32, audit: &Audit) -> Result<(), StoreError>;
     /// Takes a GPU out of service, or puts it back.
     fn set_gpu(&self, id: u32, in_service: bool, audit: &Audit) -> Ticket<GpuRow>;
 

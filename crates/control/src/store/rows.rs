@@ -16,6 +16,16 @@ pub struct TokenRow {
     pub role: Role,
     /// Since when.
     pub created_ms: u64,
+    /// Until when; for ever if nobody said.
+    pub expires_ms: Option<u64>,
+}
+
+impl TokenRow {
+    /// Whether it is nobody's any longer.
+    #[must_use]
+    pub fn has_expired(&self, now_ms: u64) -> bool {
+        self.expires_ms.is_some_and(|end| end <= now_ms)
+    }
 }
 
 /// A GPU node.
@@ -82,6 +92,8 @@ pub struct GpuRow {
     pub in_service: bool,
     /// Counts its changes.
     pub generation: u64,
+    /// Since when its node does not have it in service; nothing new is put on it.
+    pub lost_ms: Option<u64>,
 }
 
 /// What a cGPU takes of a GPU.

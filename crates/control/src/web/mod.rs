@@ -8,6 +8,7 @@
 mod page;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use tokio::sync::Semaphore;
 use weft_api::v1::{Kind, Problem};
 
 use crate::service::{Overview, Service};
-use crate::{clock, random};
+use crate::{clock, http, random};
 
 /// Sessions at once; the one that ends first goes when there are more.
 const SESSIONS_MAX: usize = 1_000;
@@ -98,7 +99,7 @@ pub(crate) fn router(service: &Arc<Service>, room: &Arc<Semaphore>) -> Router {
     let web = Web { service, sessions: Arc::default(), room };
     let (of_login, of_logout) = (web.clone(), web.clone());
     Router::new()
-        .route("/", get(move |request: Request| async move { web.show(request.headers()).await }))
+        .route("/", get(move |request: Request| web.show(request)))
         .route("/login", post(move |request: Request| async move { of_login.login(request).await }))
         .route("/logout", post(move |request: Request| async move { of_logout.logout(&request) }))
         .route("/web/style.css", get(|| file("text/css", include_str!("style.css"))))
@@ -118,25 +119,31 @@ fn too_many() -> Response {
 impl Web {
     /// What a token sees, unless too much is asked for at once. The place is taken until it is
     /// found, also when whoever asked has hung up.
-    async fn overview(&self, token: String) -> Option<Result<Overview, Problem>> {
+    async fn overview(
+        &self,
+        token: String,
+        from: Option<IpAddr>,
+    ) -> Option<Result<Overview, Problem>> {
         let place = Arc::clone(&self.room).try_acquire_owned().ok()?;
         let service = Arc::clone(&self.service);
         let looking = move || {
             let _place = place;
-            service.overview(&token)
+            service.overview(&token, from)
         };
         let seen = tokio::task::spawn_blocking(looking).await;
         let ended = |_| Err(Problem::new(Kind::Internal, "the request's thread ended"));
         Some(seen.unwrap_or_else(ended))
     }
 
-    async fn show(&self, headers: &HeaderMap) -> Response {
+    async fn show(self, request: Request) -> Response {
+        let (parts, _) = request.into_parts();
+        let (headers, from) = (&parts.headers, http::from(&parts.extensions));
         let Some(name) = session(headers) else { return html(StatusCode::OK, page::login(None)) };
         let Some(token) = self.sessions.token(&name, Instant::now()) else {
             let words = "The session has ended.";
             return html(StatusCode::UNAUTHORIZED, page::login(Some(words)));
         };
-        let Some(seen) = self.overview(token).await else { return too_many() };
+        let Some(seen) = self.overview(token, from).await else { return too_many() };
         match seen {
             Ok(seen) => html(StatusCode::OK, page::overview(&seen, clock::now_ms())),
             Err(problem) => {
@@ -153,15 +160,16 @@ impl Web {
         if is_foreign(request.headers()) {
             return html(StatusCode::FORBIDDEN, page::login(Some("Another site sent this form.")));
         }
+        let from = http::from(request.extensions());
         let read = tokio::time::timeout(FORM_LIMIT, to_bytes(request.into_body(), FORM_BYTES_MAX));
         let Ok(Ok(form)) = read.await else {
             return html(StatusCode::BAD_REQUEST, page::login(Some("The form did not arrive.")));
         };
         let token = token_of(&form);
-        let Some(seen) = self.overview(token.clone()).await else { return too_many() };
-        if seen.is_err() {
-            let words = "The token is not known, or was taken back.";
-            return html(StatusCode::UNAUTHORIZED, page::login(Some(words)));
+        let Some(seen) = self.overview(token.clone(), from).await else { return too_many() };
+        if let Err(problem) = seen {
+            let status = StatusCode::from_u16(problem.status).unwrap_or_default();
+            return html(status, page::login(Some(&problem.detail)));
         }
         let Ok(name) = self.sessions.begin(&token, Instant::now()) else {
             let words = "No session can be begun.";

@@ -104,7 +104,12 @@ fn gpus(text: &mut String, gpus: &[Gpu], cgpus: &[Cgpu]) {
             format!("<span class=share>{project} <b>{instance}</b> {what}</span>")
         });
         let (memory, held) = (gpu.memory_mib, gpu.held_mib);
-        let state = if gpu.in_service { "in service" } else { "drained" };
+        let state = match gpu.in_service {
+            _ if gpu.lost_ms.is_some() => "lost",
+            true if gpu.unheard_ms.is_some() => "node does not answer",
+            true => "in service",
+            false => "drained",
+        };
         vec![
             gpu.id.to_string(),
             format!("{} {}", escape(&gpu.node), escape(&gpu.device)),

@@ -14,7 +14,12 @@ fn the_parts_of_a_boot_are_within_what_a_clock_outside_sees() {
     let cloud = Cloud::new(&[4]);
     let (admin, address) = serve(&cloud);
     cloud.project("team");
-    let asked = NewToken { name: "team".into(), project: Some("team".into()), role: Role::Member };
+    let asked = NewToken {
+        name: "team".into(),
+        project: Some("team".into()),
+        role: Role::Member,
+        valid_s: None,
+    };
     let team = admin.create_token(&asked).unwrap().secret;
     let client = Client::new(&address.to_string(), &team).unwrap();
     let plan = Plan {
@@ -47,7 +52,12 @@ fn one_that_is_over_its_quota_says_which_and_what_to_do() {
     let cloud = Cloud::new(&[4]);
     let (admin, address) = serve(&cloud);
     cloud.store.put_project("team", quota(2, 8192, 0).into(), None).unwrap();
-    let asked = NewToken { name: "team".into(), project: Some("team".into()), role: Role::Member };
+    let asked = NewToken {
+        name: "team".into(),
+        project: Some("team".into()),
+        role: Role::Member,
+        valid_s: None,
+    };
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     std::fs::write(&token, admin.create_token(&asked).unwrap().secret).unwrap();

@@ -31,7 +31,13 @@ pub(crate) fn serve(cloud: &Cloud) -> (Client, SocketAddr) {
 
 /// The same, with connections that may say nothing for so long.
 fn serve_for(cloud: &Cloud, idle: Duration) -> (Client, SocketAddr) {
-    let row = TokenRow { name: "root".into(), project: None, role: Role::Admin, created_ms: 0 };
+    let row = TokenRow {
+        name: "root".into(),
+        project: None,
+        role: Role::Admin,
+        created_ms: 0,
+        expires_ms: None,
+    };
     cloud.store.add_token(&row, weft_control::random::digest(b"root"), None).unwrap();
     let address = serve_with(&cloud.service, idle, None);
     (Client::new(&address.to_string(), "root").unwrap(), address)
@@ -65,7 +71,10 @@ fn serve_up_to(
             let router = http::router(&service);
             match tls {
                 Some(tls) => axum::serve(Secured::new(listener, tls), router).await.unwrap(),
-                None => axum::serve(listener, router).await.unwrap(),
+                None => {
+                    let router = router.into_make_service_with_connect_info::<http::Peer>();
+                    axum::serve(listener, router).await.unwrap();
+                }
             }
         });
     });
@@ -80,7 +89,7 @@ fn the_client_does_all_that_the_interface_can() {
     let quota = quota(2, 4096, 1);
     admin.put_project("team", &ProjectChange { quota }).unwrap();
     let name = "team-token".to_owned();
-    let asked = NewToken { name, project: Some("team".into()), role: Role::Member };
+    let asked = NewToken { name, project: Some("team".into()), role: Role::Member, valid_s: None };
     let made = admin.create_token(&asked).unwrap();
     let again = admin.create_token(&asked).unwrap_err().to_string();
     assert!(again.contains("there already"), "{again}");
@@ -137,7 +146,7 @@ pub(crate) fn raw(address: SocketAddr, request: &str) -> (u16, String) {
 #[test]
 fn whatever_is_wrong_is_a_problem_in_json() {
     let cloud = Cloud::new(&[1]);
-    let (_, address) = serve(&cloud);
+    let (client, address) = serve(&cloud);
     let end = "Host: a\r\nConnection: close\r\nAuthorization: Bearer root\r\n";
     for (line, more, status, words) in [
         ("GET /nothing", "", 404, "urn:weft:not-found"),
@@ -148,7 +157,7 @@ fn whatever_is_wrong_is_a_problem_in_json() {
         ("GET /v1/instances?after=x", "", 404, "go on"),
         ("GET /v1/instances/none", "", 404, "no instance `none`"),
         ("GET /v1/gpus/first", "", 404, "numbers"),
-        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.4"),
+        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.5"),
         ("GET /v1/nodes", "Weft-Api-Version: new\r\n", 406, "urn:weft:version"),
         ("POST /v1/instances", "Content-Length: 3\r\n", 400, "not understood"),
         ("POST /v1/instances", "Content-Length: 200000\r\n", 413, "urn:weft:too-large"),
@@ -162,9 +171,11 @@ fn whatever_is_wrong_is_a_problem_in_json() {
         assert!(text.contains(words), "{line}: {text}");
     }
     let (status, text) = raw(address, "GET /v1/nodes HTTP/1.0\r\n\r\n");
-    assert!(status == 401 && text.contains("Bearer"), "{text}");
+    assert!(status == 401 && text.contains("www-authenticate: Bearer realm="), "{text}");
+    let audit = client.audit().unwrap();
+    assert_eq!(audit.last().unwrap().target, "from 127.0.0.1", "{audit:?}");
     let (status, text) = raw(address, &format!("GET /v1/nodes HTTP/1.1\r\n{end}\r\n"));
-    assert!(status == 200 && text.contains("weft-api-version: 1.4"), "{text}");
+    assert!(status == 200 && text.contains("weft-api-version: 1.5"), "{text}");
     let (status, text) = raw(address, "GET /openapi.json HTTP/1.0\r\n\r\n");
     assert!(status == 200 && text.contains("\"openapi\": \"3.1.0\""), "{text}");
 }
@@ -221,13 +232,18 @@ fn refusals_name_what_was_asked_as_it_was_asked() {
     let cloud = Cloud::new(&[1]);
     let (admin, address) = serve(&cloud);
     cloud.project("p");
-    let asked = NewToken { name: "rd".into(), project: Some("p".into()), role: Role::Reader };
+    let asked = NewToken {
+        name: "rd".into(),
+        project: Some("p".into()),
+        role: Role::Reader,
+        valid_s: None,
+    };
     let reader = admin.create_token(&asked).unwrap().secret;
     let reader = Client::new(&address.to_string(), &reader).unwrap();
     let refused = reader.create_instance(None, &shared(1, 1)).unwrap_err().to_string();
     let words = "POST /v1/instances is for the role member, and token `rd` is a reader's";
     assert_eq!(refused, words);
-    let asked = NewToken { name: "no".into(), project: None, role: Role::Reader };
+    let asked = NewToken { name: "no".into(), project: None, role: Role::Reader, valid_s: None };
     let refused = admin.create_token(&asked).unwrap_err().to_string();
     assert_eq!(refused, "a reader is one of a project");
     for (query, status, words) in [

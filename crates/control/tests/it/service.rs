@@ -14,7 +14,7 @@ use crate::support::{Cloud, eventually, quota};
 /// A token's secret.
 fn token(cloud: &Cloud, name: &str, role: Role, project: Option<&str>) -> String {
     let project = project.map(str::to_owned);
-    let row = TokenRow { name: name.to_owned(), project, role, created_ms: 0 };
+    let row = TokenRow { name: name.to_owned(), project, role, created_ms: 0, expires_ms: None };
     let secret = format!("secret of {name}");
     cloud.store.add_token(&row, random::digest(secret.as_bytes()), None).unwrap();
     secret
@@ -753,6 +753,101 @@ fn a_node_is_sold_once() {
 }
 
 #[test]
+fn what_a_node_no_longer_has_is_lost_and_can_be_forgotten() {
+    let people = People::new(&[2]);
+    let cloud = &people.cloud;
+    let gpu = |call, id: &str, body: Value| people.call(call, &people.admin, id, &body);
+    let first = |count: usize| cloud.store.gpus(&all()).unwrap()[..count].to_vec();
+    let found: Vec<_> = first(2).into_iter().map(|(_, gpu)| gpu.found).collect();
+    let in_use = gpu(Call::GpuDelete, "2", Value::Null).unwrap_err();
+    assert!(in_use.kind == Kind::Conflict && in_use.detail.contains("in service"), "{in_use}");
+    cloud.fake.add_gpus("node0", found[..1].to_vec());
+    sweep::sweep(&cloud.engine).unwrap();
+    let shown = gpu(Call::GpuShow, "2", Value::Null).unwrap();
+    assert!(shown["lost_ms"].is_u64() && shown["in_service"] == false, "{shown}");
+    let refused = gpu(Call::GpuChange, "2", json!({"in_service": true})).unwrap_err();
+    assert!(refused.detail.contains("node0 does not have GPU 2"), "{refused}");
+    assert_eq!(
+        people.create(&people.member, &json!({"cgpus": 2})).unwrap_err().kind,
+        Kind::NoCapacity
+    );
+    // What comes back is used again by itself.
+    cloud.fake.add_gpus("node0", found.clone());
+    sweep::sweep(&cloud.engine).unwrap();
+    assert!(gpu(Call::GpuShow, "2", Value::Null).unwrap()["in_service"] == true);
+    cloud.fake.add_gpus("node0", found[..1].to_vec());
+    sweep::sweep(&cloud.engine).unwrap();
+    gpu(Call::GpuDelete, "2", Value::Null).unwrap();
+    assert_eq!(gpu(Call::GpuShow, "2", Value::Null).unwrap_err().kind, Kind::NotFound);
+}
+
+fn all() -> weft_control::store::Part {
+    weft_control::store::Part { limit: 100, after: None, project: None }
+}
+
+#[test]
+fn a_gateway_that_does_not_listen_is_shown_until_it_does() {
+    let people = People::new(&[1]);
+    let seen = || {
+        sweep::sweep(&people.cloud.engine).unwrap();
+        people.call(Call::NodeShow, &people.admin, "node0", &Value::Null).unwrap()
+    };
+    assert!(seen()["gateway_failure"].is_null());
+    people.cloud.fake.move_gateway("node0", "");
+    let shown = seen();
+    assert!(shown["gateway_failure"].as_str().unwrap().contains("does not listen"), "{shown}");
+    let metrics = people.call(Call::Metrics, &people.admin, "", &Value::Null).unwrap();
+    assert!(metrics.as_str().unwrap().contains("weft_cloud_nodes_without_gateway 1"), "{metrics}");
+    people.cloud.fake.move_gateway("node0", "node0.example:7600");
+    assert!(seen()["gateway_failure"].is_null());
+}
+
+/// Rules are withdrawn at once, and the node hangs: that is told after one attempt.
+#[test]
+fn what_fails_beside_a_step_that_is_done_is_told_at_once() {
+    let people = People::new(&[1]);
+    let id = people.create(&people.member, &shared(1, 1)).unwrap();
+    people.wait(&id, "ready");
+    people.cloud.fake.fail("revoke", 1, Failure::passing("it hangs"));
+    people.delete(&id);
+    people.wait(&id, "terminated");
+    let seen = people.cloud.store.instance(&id).unwrap().unwrap().operation;
+    let (_, events) = people.cloud.store.operation(&seen).unwrap().unwrap();
+    let retry = |event: &&weft_api::v1::Event| event.kind == weft_api::v1::EventKind::Retry;
+    assert_eq!(events.iter().filter(retry).count(), 1, "{events:?}");
+}
+
+#[test]
+fn a_token_ends_and_refused_logins_stand_in_the_audit_within_bounds() {
+    let people = People::new(&[1]);
+    let made = people.call(
+        Call::TokenCreate,
+        &people.admin,
+        "",
+        &json!({"name": "short", "project": "a", "role": "reader", "valid_s": 1}),
+    );
+    let made = made.unwrap();
+    let secret = made["secret"].as_str().unwrap().to_owned();
+    assert_eq!(made["expires_ms"].as_u64(), made["created_ms"].as_u64().map(|ms| ms + 1_000));
+    let list = |who: &str| people.call(Call::InstanceList, who, "", &Value::Null);
+    eventually("the token to end", || list(&secret).is_err());
+    let ended = list(&secret).unwrap_err();
+    assert!(ended.kind == Kind::Unauthenticated && ended.detail.contains("expired"), "{ended}");
+    for guess in 0..200 {
+        assert_eq!(list(&format!("guess {guess}")).unwrap_err().kind, Kind::Unauthenticated);
+    }
+    let refused = |entry: &&(String, weft_api::v1::AuditEntry)| entry.1.status == 401;
+    let audit = people.cloud.store.audit(&weft_control::store::Part { limit: 1_000, ..all() });
+    let audit = audit.unwrap();
+    let refused: Vec<_> = audit.iter().filter(refused).collect();
+    assert!((1..=20).contains(&refused.len()), "{refused:?}");
+    assert_eq!(refused[0].1.actor, "(nobody)");
+    let long = json!({"name": "long", "role": "admin", "valid_s": 400_000_000});
+    let refused = people.call(Call::TokenCreate, &people.admin, "", &long).unwrap_err();
+    assert_eq!(refused.kind, Kind::Invalid);
+}
+
+#[test]
 fn nodes_that_do_not_answer_get_nothing_new_until_they_do() {
     let people = People::new(&[1, 1]);
     let fake = &people.cloud.fake;
@@ -763,6 +858,9 @@ fn nodes_that_do_not_answer_get_nothing_new_until_they_do() {
     let unreachable = nodes["items"][0]["unreachable"].as_str();
     assert_eq!(unreachable, Some("connection refused"), "{nodes}");
     assert!(nodes["items"][1]["unreachable"].is_null(), "{nodes}");
+    let gpus = people.call(Call::GpuList, &people.admin, "", &Value::Null).unwrap();
+    assert!(gpus["items"][0]["unheard_ms"].is_u64(), "{gpus}");
+    assert!(gpus["items"][1]["unheard_ms"].is_null(), "{gpus}");
     let metrics = people.call(Call::Metrics, &people.admin, "", &Value::Null).unwrap();
     assert!(metrics.as_str().unwrap().contains("weft_cloud_nodes_unreachable 1"), "{metrics}");
     people.create(&people.member, &shared(1, 8192)).unwrap();

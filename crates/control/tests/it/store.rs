@@ -255,10 +255,19 @@ fn a_node_that_loses_a_gpu_gets_nothing_new_on_it(place: &Place) {
     let only = GpuFound { device: "b".into(), product: "new".into(), memory_mib: 2000 };
     store.put_node(&node, &[only], None).unwrap();
     let gpus = store.gpus(&part()).unwrap();
-    let seen: Vec<_> = gpus.iter().map(|(_, gpu)| (gpu.in_service, gpu.found.memory_mib)).collect();
-    assert_eq!(seen, [(false, 1000), (true, 2000)]);
+    let seen: Vec<_> =
+        gpus.iter().map(|(_, gpu)| (gpu.lost_ms.is_some(), gpu.found.memory_mib)).collect();
+    assert_eq!(seen, [(true, 1000), (false, 2000)]);
     let taken = store.reserve(reservation("i", 1, 1, Mode::Shared, gpus[0].1.generation)).wait();
     assert_eq!(taken.unwrap_err(), StoreError::Changed);
+    assert!(!store.see_gpus("n", &["b".into()], 9).unwrap(), "that is known");
+    assert!(store.see_gpus("n", &["a".into(), "b".into()], 9).unwrap());
+    let refused = store.remove_gpu(1, &audit()).unwrap_err();
+    assert!(matches!(refused, StoreError::Refused(_)), "{refused}");
+    assert!(store.see_gpus("n", &["b".into()], 9).unwrap());
+    assert_eq!(store.gpu(1).unwrap().unwrap().lost_ms, Some(9));
+    store.remove_gpu(1, &audit()).unwrap();
+    assert_eq!(store.gpu(1).unwrap(), None);
 }
 
 fn a_node_is_known_by_one_name(place: &Place) {
@@ -457,9 +466,11 @@ fn a_project_of_before_keeps_the_weight_and_the_class_that_it_has(place: &Place)
                   ALTER TABLE projects DROP COLUMN used_weight;
                   ALTER TABLE projects DROP COLUMN used_user_facing;
                   ALTER TABLE instances DROP COLUMN uncharged;
-                  DROP TABLE endpoints;";
+                  DROP TABLE endpoints;
+                  ALTER TABLE tokens DROP COLUMN expires_ms;
+                  ALTER TABLE gpus DROP COLUMN lost_ms;";
     place.directly(before).unwrap();
-    place.set_version(-2);
+    place.set_version(-3);
     let store = place.open().unwrap();
     let (may, has) = store.project("p").unwrap().unwrap();
     assert_eq!((may.weight, may.user_facing), (10_000, 1));
@@ -518,6 +529,7 @@ fn tokens_come_and_go(place: &Place) {
         project: project.map(str::to_owned),
         role: Role::Member,
         created_ms: 3,
+        expires_ms: None,
     };
     store.add_token(&token("t", Some("p")), [1; 32], Some(&audit())).unwrap();
     assert_eq!(store.token(&[1; 32]).unwrap(), Some(token("t", Some("p"))));
@@ -538,6 +550,10 @@ fn tokens_come_and_go(place: &Place) {
     store.replace_token(&admin("root"), [4; 32], &audit()).unwrap();
     assert_eq!(store.token(&[3; 32]).unwrap(), None);
     assert_eq!(store.token(&[4; 32]).unwrap(), Some(admin("root")));
+    let ended = TokenRow { expires_ms: Some(audit().at_ms), ..admin("ended") };
+    store.add_token(&ended, [6; 32], None).unwrap();
+    assert_eq!(store.token(&[6; 32]).unwrap(), Some(ended));
+    assert_eq!(store.remove_token("root", &audit()).unwrap_err(), last, "one has expired");
     store.add_token(&admin("other"), [5; 32], None).unwrap();
     store.remove_token("root", &audit()).unwrap();
     assert_eq!(store.audit(&part()).unwrap().len(), 4, "what was refused is not in it");

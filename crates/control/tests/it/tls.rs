@@ -23,7 +23,13 @@ pub(crate) fn file(name: &str) -> PathBuf {
 }
 
 fn serve(cloud: &Cloud, idle: Duration) -> SocketAddr {
-    let row = TokenRow { name: "root".into(), project: None, role: Role::Admin, created_ms: 0 };
+    let row = TokenRow {
+        name: "root".into(),
+        project: None,
+        role: Role::Admin,
+        created_ms: 0,
+        expires_ms: None,
+    };
     cloud.store.add_token(&row, weft_control::random::digest(b"root"), None).unwrap();
     let certificates = Certificates::load(&file("certificate.pem"), &file("key.pem")).unwrap();
     serve_with(&cloud.service, idle, Some(certificates.settings().unwrap()))

@@ -41,7 +41,8 @@ fn cookie(address: SocketAddr, token: &str) -> String {
 
 /// A token of a project, and its secret.
 fn token(admin: &Client, name: &str, role: Role) -> String {
-    let asked = NewToken { name: name.to_owned(), project: Some(name.to_owned()), role };
+    let asked =
+        NewToken { name: name.to_owned(), project: Some(name.to_owned()), role, valid_s: None };
     admin.create_token(&asked).unwrap().secret
 }
 

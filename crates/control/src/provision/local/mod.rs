@@ -559,7 +559,9 @@ impl Endpoint for Local {
     }
 
     fn instances(&self) -> Ruled {
-        let mut found = Ruled::of(self.folders_with("rows.json"));
+        let relayed = self.folders_with("rows.json");
+        let here = |all: Vec<String>| all.into_iter().map(|instance| (instance, None)).collect();
+        let mut found = Ruled::of(relayed.map(here));
         if let Some(socket) = &self.current().host_endpoint {
             let here = (self.settings.host.clone(), socket.clone());
             found.add(Hosts::new([here]).instances());

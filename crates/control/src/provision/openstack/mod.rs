@@ -23,6 +23,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
+use weft_api::files;
 
 use self::survey::Survey;
 use super::{Failure, Provisioner, VmSpec, VmState, ensure_room, link_local};
@@ -31,6 +32,7 @@ use crate::openstack::nova::{NewServer, Server};
 use crate::openstack::{ApiError, Cloud};
 use crate::random;
 use crate::store::Port;
+use crate::words::counted;
 
 /// How often Nova is asked what comes of itself.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -89,7 +91,7 @@ impl Key {
     /// The system's.
     pub fn at(path: &Path) -> std::io::Result<Self> {
         let damaged = || std::io::Error::other(format!("{} is no key", path.display()));
-        match fs::read(path) {
+        match files::read(path, KEY_BYTES) {
             Ok(bytes) => return Ok(Self(bytes.try_into().map_err(|_| damaged())?)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -215,16 +217,23 @@ impl OpenStack {
         Ok(found.ok_or_else(unknown)?.id)
     }
 
-    fn ask_for(&self, vm: &VmSpec) -> Result<(), Failure> {
-        let script = user_data::script(vm, &self.settings.libraries);
-        let user_data = STANDARD.encode(&script);
+    /// What Nova is to give the VM.
+    fn user_data(&self, vm: &VmSpec) -> Result<String, Failure> {
+        let user_data = STANDARD.encode(user_data::script(vm, &self.settings.libraries));
         if user_data.len() > USER_DATA_MAX {
             return Err(Failure::permanent(format!(
-                "{} bytes of user-data with the grants of {} cGPUs: Nova takes {USER_DATA_MAX}",
+                "the user-data ({} bytes) has {} bytes in base64 with the grants of {} and what \
+                 starts them, and OpenStack takes {USER_DATA_MAX}",
+                vm.user_data.len(),
                 user_data.len(),
-                vm.cgpus
+                counted(vm.cgpus, "cGPU")
             )));
         }
+        Ok(user_data)
+    }
+
+    fn ask_for(&self, vm: &VmSpec) -> Result<(), Failure> {
+        let user_data = self.user_data(vm)?;
         let flavor = match &vm.host {
             Some(_) => format!("{}.cgpu{}", self.settings.flavor, vm.cgpus),
             None => self.settings.flavor.clone(),
@@ -298,6 +307,10 @@ impl Provisioner for OpenStack {
     fn masked(&self, _slot: u32, number: u32) -> Result<String, Failure> {
         ensure_room(number, "a VM")?;
         Ok(link_local(number))
+    }
+
+    fn fits(&self, vm: &VmSpec) -> Result<(), Failure> {
+        self.user_data(vm).map(drop)
     }
 
     fn create(&self, vm: &VmSpec) -> Result<(), Failure> {

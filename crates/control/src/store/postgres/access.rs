@@ -17,6 +17,7 @@ use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsConnector;
+use weft_api::files::{self, PEM_BYTES_MAX};
 
 use crate::store::StoreError;
 
@@ -97,8 +98,9 @@ struct Tls(TlsConnector);
 impl Tls {
     fn new(authorities: &Path) -> Result<Self, StoreError> {
         let failed = |why: String| StoreError::Broken(format!("{}: {why}", authorities.display()));
-        let found = CertificateDer::pem_file_iter(authorities);
-        let found: Result<Vec<_>, _> = found.and_then(Iterator::collect);
+        let text = files::read(authorities, PEM_BYTES_MAX);
+        let text = text.map_err(|error| failed(error.to_string()))?;
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
         let mut trusted = RootCertStore::empty();
         trusted.add_parsable_certificates(found.map_err(|error| failed(error.to_string()))?);
         if trusted.is_empty() {

@@ -7,8 +7,12 @@ use crate::store::sql::Link as _;
 /// Each entry brings a database from its index to the next version; entries never change, only
 /// more are added. A replica of the version before may still be at work, so a change adds and does
 /// not take away.
-const MIGRATIONS: &[&str] =
-    &[include_str!("0001.sql"), include_str!("0002.sql"), include_str!("0003.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("0001.sql"),
+    include_str!("0002.sql"),
+    include_str!("0003.sql"),
+    include_str!("0004.sql"),
+];
 
 /// Brings a database up to date. Of several replicas that start, one does it and the others wait.
 pub(super) fn migrate(link: &mut Link) -> Result<(), StoreError> {

@@ -176,7 +176,8 @@ fn take(link: &mut impl Link, taken: &[Taken]) -> Result<(), StoreError> {
         let changed = link.change(
             "UPDATE gpus SET held = held + $2, cgpus = cgpus + $3, exclusive = $4,
                              generation = generation + 1
-             WHERE id = $1 AND generation = $5 AND in_service AND NOT exclusive
+             WHERE id = $1 AND generation = $5 AND in_service AND lost_ms IS NULL
+               AND NOT exclusive
                AND held + $2 <= memory AND (NOT $4 OR cgpus = 0)",
             &[
                 gpu.into(),

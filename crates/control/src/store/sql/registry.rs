@@ -2,7 +2,7 @@
 
 use weft_api::v1::{AuditEntry, Project, Quota, Role};
 
-use super::{Link, Row, Value, int};
+use super::{Link, Row, Value, int, int_or_none};
 use crate::store::shared::{number, parsed, word};
 use crate::store::{Audit, Counts, GpuFound, GpuRow, NodeRow, Part, StoreError, TokenRow};
 use crate::words::counted;
@@ -83,7 +83,7 @@ pub(super) fn counts(link: &mut impl Link) -> Result<Counts, StoreError> {
 /// A query of tokens.
 macro_rules! tokens {
     ($rest:literal) => {
-        concat!("SELECT name, project, role, created_ms FROM tokens ", $rest)
+        concat!("SELECT name, project, role, created_ms, expires_ms FROM tokens ", $rest)
     };
 }
 
@@ -93,6 +93,7 @@ fn token_row(row: &Row) -> Result<TokenRow, StoreError> {
         project: row.text_or_none(1)?,
         role: parsed(&row.text(2)?)?,
         created_ms: row.int(3)?,
+        expires_ms: row.int_or_none(4)?,
     })
 }
 
@@ -128,14 +129,15 @@ pub(super) fn add_token(
             .ok_or_else(|| StoreError::Missing(format!("project {project}")))?;
     }
     let added = link.change(
-        "INSERT INTO tokens (name, digest, project, role, created_ms)
-         VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
+        "INSERT INTO tokens (name, digest, project, role, created_ms, expires_ms)
+         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
         &[
             (&token.name).into(),
             Value::Bytes(digest),
             token.project.as_deref().into(),
             word(&token.role)?.into(),
             int(token.created_ms)?.into(),
+            int_or_none(token.expires_ms)?.into(),
         ],
     )?;
     if added == 0 {
@@ -154,11 +156,16 @@ pub(super) fn replace_token(
     add_token(link, token, digest)
 }
 
-/// Forgets a token, if there is another administrator's than that.
-pub(super) fn remove_token(link: &mut impl Link, name: &str) -> Result<(), StoreError> {
+/// Forgets a token, if there is another administrator's than that which has not expired.
+pub(super) fn remove_token(
+    link: &mut impl Link,
+    name: &str,
+    now_ms: u64,
+) -> Result<(), StoreError> {
     let admins = link.all(
-        "SELECT name FROM tokens WHERE role = $1 ORDER BY name LIMIT 2",
-        &[word(&Role::Admin)?.into()],
+        "SELECT name FROM tokens
+         WHERE role = $1 AND (expires_ms IS NULL OR expires_ms > $2) ORDER BY name LIMIT 2",
+        &[word(&Role::Admin)?.into(), int(now_ms)?.into()],
     )?;
     if let [only] = &*admins
         && only.text(0)? == name
@@ -303,15 +310,18 @@ pub(super) fn nodes(
     rows.iter().map(with_cursor).collect()
 }
 
-/// Makes a node, or changes it: new GPUs are added, and those that are gone are drained.
+/// Makes a node, or changes it: new GPUs are added, and nothing new is put on those that it does
+/// not have in service.
 pub(super) fn put_node(
     link: &mut impl Link,
     node: &NodeRow,
     gpus: &[GpuFound],
+    now_ms: u64,
 ) -> Result<(), StoreError> {
     keep_node(link, node)?;
     gpus.iter().try_for_each(|gpu| keep_gpu(link, &node.name, gpu))?;
-    drain_lost(link, &node.name, gpus)
+    let devices: Vec<String> = gpus.iter().map(|gpu| gpu.device.clone()).collect();
+    see_gpus(link, &node.name, &devices, now_ms)
 }
 
 fn keep_node(link: &mut impl Link, node: &NodeRow) -> Result<(), StoreError> {
@@ -361,18 +371,39 @@ fn keep_gpu(link: &mut impl Link, node: &str, gpu: &GpuFound) -> Result<(), Stor
     Ok(())
 }
 
-/// Nothing new is put on GPUs that the node has no longer.
-fn drain_lost(link: &mut impl Link, node: &str, gpus: &[GpuFound]) -> Result<(), StoreError> {
-    let known = "SELECT device FROM gpus WHERE node = $1 AND in_service";
-    for row in link.all(known, &[node.into()])? {
-        let device = row.text(0)?;
-        if gpus.iter().any(|gpu| gpu.device == device) {
+/// GPUs of a node as it has them: the devices, and whether they are known as lost.
+fn seen_gpus(link: &mut impl Link, node: &str) -> Result<Vec<(String, bool)>, StoreError> {
+    let rows = link.all("SELECT device, lost_ms FROM gpus WHERE node = $1", &[node.into()])?;
+    rows.iter().map(|row| Ok((row.text(0)?, row.int_or_none::<u64>(1)?.is_some()))).collect()
+}
+
+/// Whether just those GPUs of a node are known as lost that are not among these.
+pub(super) fn are_seen(
+    link: &mut impl Link,
+    node: &str,
+    devices: &[String],
+) -> Result<bool, StoreError> {
+    let known = seen_gpus(link, node)?;
+    Ok(known.iter().all(|(device, is_lost)| devices.contains(device) != *is_lost))
+}
+
+/// A node has these GPUs in service: others of it are lost.
+pub(super) fn see_gpus(
+    link: &mut impl Link,
+    node: &str,
+    devices: &[String],
+    now_ms: u64,
+) -> Result<(), StoreError> {
+    for (device, is_lost) in seen_gpus(link, node)? {
+        let is_there = devices.contains(&device);
+        if is_there != is_lost {
             continue;
         }
+        let lost_ms = (!is_there).then_some(now_ms);
         link.change(
-            "UPDATE gpus SET in_service = false, generation = generation + 1
+            "UPDATE gpus SET lost_ms = $3, generation = generation + 1
              WHERE node = $1 AND device = $2",
-            &[node.into(), device.into()],
+            &[node.into(), (&device).into(), int_or_none(lost_ms)?.into()],
         )?;
     }
     Ok(())
@@ -407,7 +438,7 @@ macro_rules! gpus {
     ($rest:literal) => {
         concat!(
             "SELECT id, node, device, product, memory, held, cgpus, exclusive, in_service,
-                    generation FROM gpus ",
+                    generation, lost_ms FROM gpus ",
             $rest
         )
     };
@@ -424,6 +455,7 @@ fn gpu_row(row: &Row) -> Result<GpuRow, StoreError> {
         exclusive: row.flag(7)?,
         in_service: row.flag(8)?,
         generation: row.int(9)?,
+        lost_ms: row.int_or_none(10)?,
     })
 }
 
@@ -460,10 +492,38 @@ pub(super) fn set_gpu(
     id: u32,
     in_service: bool,
 ) -> Result<GpuRow, StoreError> {
+    let found = found_gpu(link, id)?;
+    if in_service && found.lost_ms.is_some() {
+        let (node, device) = (found.node, found.found.device);
+        return Err(StoreError::Refused(format!(
+            "node {node} does not have GPU {id} ({device}) in service: it is used again by itself \
+             once the node has"
+        )));
+    }
     link.change(
         "UPDATE gpus SET in_service = $2, generation = generation + 1
          WHERE id = $1 AND in_service <> $2",
         &[id.into(), in_service.into()],
     )?;
+    found_gpu(link, id)
+}
+
+fn found_gpu(link: &mut impl Link, id: u32) -> Result<GpuRow, StoreError> {
     gpu(link, id)?.ok_or_else(|| StoreError::Missing(format!("GPU {id}")))
+}
+
+/// Forgets a GPU that is lost and that nobody has a cGPU of.
+pub(super) fn remove_gpu(link: &mut impl Link, id: u32) -> Result<(), StoreError> {
+    let found = found_gpu(link, id)?;
+    if found.cgpus > 0 {
+        let words = format!("GPU {id}: {} of it", counted(found.cgpus, "cGPU"));
+        return Err(StoreError::InUse(words));
+    }
+    if found.lost_ms.is_none() {
+        return Err(StoreError::Refused(format!(
+            "node {} has GPU {id} in service: drain it to put nothing new on it",
+            found.node
+        )));
+    }
+    link.change("DELETE FROM gpus WHERE id = $1", &[id.into()]).map(drop)
 }

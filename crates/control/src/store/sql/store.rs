@@ -22,9 +22,10 @@ fn note(link: &mut impl Link, audit: Option<&Audit>) -> Result<(), StoreError> {
 
 impl<B: Base> Store for B {
     fn check(&self) -> Result<(), StoreError> {
-        // A replica that does not write is ready when it can read.
-        if self.holder() != Leading::Here {
-            return self.read(|link| link.one("SELECT 1", &[]).map(drop));
+        // Anybody may ask this as often as they like, and a write takes the disk. Whether one that
+        // failed would come to something now, only another one tells.
+        if self.holder() != Leading::Here || !self.writer().has_failed() {
+            return self.read(|link| link.one("SELECT at_ms FROM written", &[]).map(drop));
         }
         let ticket = self.writer().begin(|link| {
             link.change("UPDATE written SET at_ms = $1", &[int(clock::now_ms())?.into()])?;
@@ -80,7 +81,7 @@ impl<B: Base> Store for B {
     fn remove_token(&self, name: &str, audit: &Audit) -> Result<(), StoreError> {
         let (name, audit) = (name.to_owned(), audit.clone());
         let ticket = self.writer().begin(move |link| {
-            registry::remove_token(link, &name)?;
+            registry::remove_token(link, &name, audit.at_ms)?;
             add_audit(link, &audit)
         });
         ticket.wait()
@@ -123,8 +124,9 @@ impl<B: Base> Store for B {
         audit: Option<&Audit>,
     ) -> Result<(), StoreError> {
         let (node, gpus, audit) = (node.clone(), gpus.to_vec(), audit.cloned());
+        let now_ms = clock::now_ms();
         let ticket = self.writer().begin(move |link| {
-            registry::put_node(link, &node, &gpus)?;
+            registry::put_node(link, &node, &gpus, now_ms)?;
             note(link, audit.as_ref())
         });
         ticket.wait()
@@ -199,6 +201,24 @@ impl<B: Base> Store for B {
 
     fn taken(&self) -> Ticket<Vec<Taken>> {
         self.writer().begin(instances::taken)
+    }
+
+    fn see_gpus(&self, node: &str, devices: &[String], now_ms: u64) -> Result<bool, StoreError> {
+        if self.read(|link| registry::are_seen(link, node, devices))? {
+            return Ok(false);
+        }
+        let (node, devices) = (node.to_owned(), devices.to_vec());
+        let see = move |link: &mut B::Link| registry::see_gpus(link, &node, &devices, now_ms);
+        self.writer().begin(see).wait().map(|()| true)
+    }
+
+    fn remove_gpu(&self, id: u32, audit: &Audit) -> Result<(), StoreError> {
+        let audit = audit.clone();
+        let ticket = self.writer().begin(move |link| {
+            registry::remove_gpu(link, id)?;
+            add_audit(link, &audit)
+        });
+        ticket.wait()
     }
 
     fn set_gpu(&self, id: u32, in_service: bool, audit: &Audit) -> Ticket<GpuRow> {

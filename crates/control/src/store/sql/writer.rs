@@ -1,6 +1,8 @@
 //! One thread writes, in the order in which it was asked, and brings many writes to disk at once:
 //! each has a savepoint of its own, and all that wait share one commit.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
@@ -39,16 +41,27 @@ pub(in crate::store) trait Desk: Send + 'static {
 
 /// The writing thread.
 #[derive(Debug)]
-pub(in crate::store) struct Writer<L>(SyncSender<Job<L>>);
+pub(in crate::store) struct Writer<L> {
+    jobs: SyncSender<Job<L>>,
+    /// Whether the last commit came to nothing.
+    has_failed: Arc<AtomicBool>,
+}
 
 impl<L: Link + 'static> Writer<L> {
     /// Starts it; it ends with the value.
     pub(in crate::store) fn start(mut desk: impl Desk<Link = L>) -> Result<Self, StoreError> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let thread = thread::Builder::new().name("writer".to_owned());
-        let spawned = thread.spawn(move || write(&mut desk, &receiver));
+        let has_failed = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&has_failed);
+        let spawned = thread.spawn(move || write(&mut desk, &receiver, &told));
         spawned.map_err(|error| StoreError::Broken(error.to_string()))?;
-        Ok(Self(sender))
+        Ok(Self { jobs: sender, has_failed })
+    }
+
+    /// Whether the last commit came to nothing.
+    pub(in crate::store) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
     }
 
     /// Begins a write. It is done wholly or not at all.
@@ -65,7 +78,7 @@ impl<L: Link + 'static> Writer<L> {
             })
         };
         // A closed channel drops the job, and the ticket says so.
-        let _ = self.0.send(Box::new(job));
+        let _ = self.jobs.send(Box::new(job));
         ticket
     }
 }
@@ -95,7 +108,7 @@ fn next<D: Desk>(desk: &mut D, jobs: &Receiver<Job<D::Link>>) -> Option<Job<D::L
     }
 }
 
-fn write<D: Desk>(desk: &mut D, jobs: &Receiver<Job<D::Link>>) {
+fn write<D: Desk>(desk: &mut D, jobs: &Receiver<Job<D::Link>>, has_failed: &AtomicBool) {
     while let Some(first) = next(desk, jobs) {
         let mut begun = desk.begin();
         let mut deliveries = vec![first(within(&mut begun))];
@@ -106,6 +119,7 @@ fn write<D: Desk>(desk: &mut D, jobs: &Receiver<Job<D::Link>>) {
         let committed = begun
             .and_then(|link| desk.commit(link))
             .inspect_err(|error| tracing::error!(%error, "nothing can be written"));
+        has_failed.store(committed.is_err(), Ordering::Relaxed);
         for deliver in deliveries {
             deliver(committed.clone());
         }

@@ -274,6 +274,7 @@ impl Plane {
             project: Some(TENANT.into()),
             role: weft_api::v1::Role::Member,
             created_ms: 0,
+            expires_ms: None,
         };
         let digest = weft_control::random::digest(b"ann");
         inside.store.add_token(&token, digest, None).unwrap();
