@@ -241,7 +241,7 @@ mod tests {
     }
 
     /// Says to each of so many endpoints that its session goes on, and listens no longer.
-    fn serve(listener: TcpListener, identity: &Identity, endpoints: usize) {
+    fn serve(listener: &TcpListener, identity: &Identity, endpoints: usize) {
         for socket in listener.incoming().take(endpoints) {
             let mut socket = socket.unwrap();
             let mut tls = ServerConnection::new(identity.server_config().unwrap()).unwrap();
@@ -278,12 +278,12 @@ mod tests {
         let [closed, no_gateway, one, other] = addresses;
         thread::scope(|scope| {
             let identity = &identity;
-            let serving = scope.spawn(move || serve(first, identity, 1));
+            let serving = scope.spawn(move || serve(&first, identity, 1));
             // The ones before it are one where nobody listens, and one who is no gateway.
             assert_eq!(resumed(), [one, closed, no_gateway, other]);
             serving.join().unwrap();
             // The gateway is at another one of its addresses now.
-            scope.spawn(move || serve(second, identity, 2));
+            scope.spawn(move || serve(&second, identity, 2));
             assert_eq!(resumed(), [other, one, closed, no_gateway]);
             assert_eq!(resumed(), [other, one, closed, no_gateway]);
         });

@@ -52,8 +52,8 @@ mod tests {
     use super::super::state::{Action, LATE, Service, State, UNANSWERED};
     use super::*;
 
-    fn is_refused<P>(action: Option<Action<P>>, why: &str) -> bool {
-        matches!(action, Some(Action::Refuse(_, said)) if said == why)
+    fn is_refused<P>(action: Option<&Action<P>>, why: &str) -> bool {
+        matches!(action, Some(Action::Refuse(_, said)) if *said == why)
     }
 
     #[test]
@@ -63,7 +63,7 @@ mod tests {
         agent.handle_silence();
         assert!(agent.lets_in(0));
         agent.handle_hello(1, b"hello");
-        assert!(is_refused(agent.poll_action(), UNANSWERED));
+        assert!(is_refused(agent.poll_action().as_ref(), UNANSWERED));
         // It answers at last.
         let begun = HostFrame::Begun(Begun { nonce: 5, region: [7; 16] });
         agent.handle_host(&begun.to_bytes().unwrap());
