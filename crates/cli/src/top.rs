@@ -386,7 +386,7 @@ fn row(share: &Share, vgpu: &VgpuReport, names: &mut Names) -> Shown {
     };
     let command = match vgpu.processes.as_slice() {
         [] => String::new(),
-        [process] => command(process),
+        [process] => process.to_string(),
         several => format!("{} processes", several.len()),
     };
     let cells = vec![
@@ -411,15 +411,11 @@ fn process_row(process: &ProcessReport, names: &mut Names) -> Shown {
         (Column::User, format!("  {}", names.of(process.uid))),
         (Column::State, state(process.state).to_owned()),
         (Column::Memory, size(process.memory_bytes)),
-        (Column::Command, format!("└ {}", command(process))),
+        (Column::Command, format!("└ {process}")),
     ];
     let is_idle = process.state == VgpuState::Idle;
     let style = if is_idle { Style::new().fg(Color::DarkGray) } else { Style::new() };
     Shown { cells, style }
-}
-
-fn command(process: &ProcessReport) -> String {
-    format!("{} ({})", process.program, process.pid)
 }
 
 /// The columns that fit into `width` characters, from left to right.

@@ -142,9 +142,7 @@ fn part(share: &Share) -> String {
 
 /// The processes of a vGPU, with what each has of its memory.
 fn processes(vgpu: &VgpuReport) -> String {
-    let one = |process: &ProcessReport| {
-        format!("{} ({}) {}", process.program, process.pid, size(process.memory_bytes))
-    };
+    let one = |process: &ProcessReport| format!("{process} {}", size(process.memory_bytes));
     vgpu.processes.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 

@@ -18,6 +18,7 @@ mod lending;
 pub mod link;
 pub mod measure;
 pub mod near;
+mod outage;
 pub mod outbox;
 pub mod pinned;
 mod polling;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::frame::{Frame, Front, front};
 use crate::lock;
+use crate::outage::Outage;
 use crate::outbox::{Closed, Impossible, Outbox, Unsent, WINDOW};
 use crate::polling::Polling;
 use crate::tls::{Channel, Heard, Room, Waits};
@@ -74,6 +75,8 @@ pub struct Link {
     told: AtomicU64,
     /// So many are handled for sure, as it was told when it came back: the last of them may wait.
     promised: AtomicU64,
+    /// It has said something.
+    is_heard: AtomicBool,
     /// Something is to be said even without frames.
     due: AtomicBool,
     channel: Mutex<Attached>,
@@ -87,8 +90,9 @@ struct Attached {
     channel: Option<Arc<Channel>>,
     /// Raised with every channel.
     number: u64,
-    /// Since when it is of no use.
+    /// Since when none is of any use.
     lost: Option<Instant>,
+    outage: Outage,
     over: bool,
 }
 
@@ -217,10 +221,25 @@ impl Link {
             && let Some(channel) = attached.channel.take()
         {
             channel.close();
-            attached.lost.get_or_insert_with(Instant::now);
+            self.note_lost(&mut attached);
             drop(attached);
             self.changed.notify_all();
         }
+    }
+
+    fn note_lost(&self, attached: &mut Attached) -> Instant {
+        let Attached { lost, outage, .. } = attached;
+        *lost.get_or_insert_with(|| outage.begin(Instant::now(), self.exchanged()))
+    }
+
+    /// Frames of both sides that were handled.
+    fn exchanged(&self) -> u64 {
+        self.handled().wrapping_add(self.outbox.acknowledged())
+    }
+
+    /// Whether the peer has said anything since the session began.
+    pub(crate) fn has_heard(&self) -> bool {
+        self.is_heard.load(Ordering::Acquire)
     }
 
     /// The number of the present connection, for [`Self::interrupt`].
@@ -234,14 +253,14 @@ impl Link {
         self.detach(number);
     }
 
-    /// Since when no connection is there that its peer has not ended, as far as anybody looked.
-    /// What such a one has brought may still be read.
+    /// Since when no connection of any use is there, as far as anybody looked: those that came to
+    /// nothing do not count. What one has brought that its peer has ended may still be read.
     #[must_use]
     pub(crate) fn lost_since(&self) -> Option<Instant> {
         let mut attached = lock(&self.channel);
         match &attached.channel {
             Some(channel) if !channel.has_hung_up() => None,
-            Some(_) | None => Some(*attached.lost.get_or_insert_with(Instant::now)),
+            Some(_) | None => Some(self.note_lost(&mut attached)),
         }
     }
 
@@ -265,6 +284,7 @@ impl Link {
             attached.channel = Some(Arc::new(channel));
             attached.number += 1;
             attached.lost = None;
+            attached.outage.end(Instant::now(), self.exchanged());
         }
         self.changed.notify_all();
         // The one that reads does the rest: if it waited here, and its peer as well, nobody read.
@@ -386,6 +406,7 @@ impl Link {
                 return Err(over("the peer sent what is no frame"));
             };
             at += length;
+            self.is_heard.store(true, Ordering::Release);
             reading.is_soon |= frame.is_of_a_call();
             if let Frame::Ack(count) = frame {
                 self.outbox.acknowledge(count).map_err(|error| over(&error.to_string()))?;
@@ -513,7 +534,7 @@ enum Found {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::thread;
 
@@ -548,7 +569,7 @@ mod tests {
     }
 
     /// Two ends of a connection whose sockets take little at once.
-    fn channels() -> (Channel, Channel) {
+    pub(crate) fn channels() -> (Channel, Channel) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut far, _) = listener.accept().unwrap();

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use rustix::fs::FlockOperation;
-use weft_endpoint::far::{Far, Settings};
+use weft_endpoint::far::{Far, Limits, Settings};
 use weft_endpoint::host;
 use weft_endpoint::host::agent::{Agent, Settings as HostSettings};
 use weft_endpoint::measure::{Figures, Tls};
@@ -398,6 +398,7 @@ fn serve(options: &ServeOptions) -> Result<()> {
         sessions: options.sessions,
         pending: options.pending,
         patience: Duration::from_millis(options.patience_ms.into()),
+        limits: Limits::default(),
     });
     end_without_node(&far)?;
     far.serve(&listener, &identity)

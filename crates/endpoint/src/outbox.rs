@@ -224,6 +224,12 @@ impl Outbox {
         self.state().chunks.is_empty()
     }
 
+    /// How many frames were acknowledged from the beginning on.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.state().acknowledged
+    }
+
     /// Frames that were not sent, which are counted as sent; `None` when there are none.
     #[must_use]
     pub fn take_unsent(&self) -> Option<Unsent> {

@@ -4,6 +4,7 @@
 //! session's memory; a program that attached needs it for two things, to be woken when it has slept
 //! and to be told that its worker is gone.
 
+mod patience;
 pub mod state;
 
 use std::fs;
@@ -11,7 +12,7 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
@@ -20,6 +21,7 @@ use weft_ring::{Access, MemoryFile, PAGE, WaitPage, peer};
 use weft_wire::guest::{CONTROL_PORT, MARKS_PORT};
 use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, RefusalCode};
 
+use self::patience::{ANSWER_LIMIT, BEGIN_LIMIT, EXIT_LIMIT, HELLO_LIMIT, Waiting, first_due};
 use self::state::{Action, NOT_SERVED, Service, State};
 use crate::devices;
 use crate::ready::Watched;
@@ -30,6 +32,9 @@ const BACKLOG: u16 = 64;
 /// Who is to be heard again looks this often: a port whose host is not there says so all the time,
 /// and the end of a child says nothing.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// What programs are told that have connected and said nothing.
+const SILENT: &str = "nothing came within 10 s of connecting: a program says hello at once";
 
 /// What programs are told whose region is not the server's.
 const OTHER_REGION: &str = "the server on the host has another region: start this machine again";
@@ -80,10 +85,11 @@ struct Agent {
     marks: OwnedFd,
     listener: OwnedFd,
     /// What it knows of programs and of the server.
-    state: State<OwnedFd, Session>,
+    state: State<Waiting, Session>,
     host_is_there: bool,
-    /// Programs that have said nothing yet.
-    pending: Vec<OwnedFd>,
+    /// Programs that have said nothing yet, in the order in which they came.
+    pending: Vec<Waiting>,
+    began: Instant,
     program: Option<Child>,
 }
 
@@ -104,7 +110,11 @@ pub fn run(settings: &Settings) -> Result<i32> {
         if let Some(status) = ended {
             let status = status.code().unwrap_or(-1);
             agent.state.handle_exit(status);
-            while !agent.state.to_host().is_empty() && agent.host_is_there {
+            let ended = Instant::now();
+            while !agent.state.to_host().is_empty()
+                && agent.host_is_there
+                && ended.elapsed() < EXIT_LIMIT
+            {
                 agent.step()?;
             }
             return Ok(status);
@@ -132,6 +142,7 @@ impl Agent {
             state: State::new(u64::from_le_bytes(nonce)),
             host_is_there: true,
             pending: Vec::new(),
+            began: Instant::now(),
             program: None,
         })
     }
@@ -156,14 +167,15 @@ impl Agent {
         if self.state.lets_in(self.pending.len()) {
             watched.input(Source::Listener, self.listener.as_fd());
         }
-        for (place, socket) in self.pending.iter().enumerate() {
-            watched.input(Source::Pending(place), socket.as_fd());
+        for (place, program) in self.pending.iter().enumerate() {
+            watched.input(Source::Pending(place), program.socket.as_fd());
         }
         for (mark, session) in self.state.sessions() {
             watched.end(Source::Session(mark), session.lifeline.as_fd());
         }
         let is_idle = self.host_is_there && self.program.is_none();
-        let ready = watched.wait((!is_idle).then_some(PAUSE))?;
+        let due = self.due().map(|due| due.saturating_duration_since(Instant::now()));
+        let ready = watched.wait(if is_idle { due } else { Some(PAUSE) })?;
         if !self.host_is_there {
             self.host_is_there = true;
         }
@@ -178,7 +190,30 @@ impl Agent {
             }
             self.act();
         }
+        self.give_up(Instant::now());
+        self.act();
         Ok(())
+    }
+
+    /// When somebody will have been silent for too long.
+    fn due(&self) -> Option<Instant> {
+        let silent = first_due(&self.pending, HELLO_LIMIT);
+        let asked = first_due(self.state.waiting(), ANSWER_LIMIT);
+        let is_awaited = self.state.service() == Service::Awaited;
+        let begun = is_awaited.then_some(self.began + BEGIN_LIMIT);
+        [silent, asked, begun].into_iter().flatten().min()
+    }
+
+    /// Waits no longer for whoever has been silent for too long.
+    fn give_up(&mut self, now: Instant) {
+        for program in self.pending.extract_if(.., |one| one.is_late(now, HELLO_LIMIT)) {
+            refuse(&program.socket, SILENT);
+        }
+        self.state.give_up(|program| program.is_late(now, ANSWER_LIMIT));
+        if self.state.service() == Service::Awaited && now >= self.began + BEGIN_LIMIT {
+            tell("the host does not answer; programs are refused until it does");
+            self.state.handle_silence();
+        }
     }
 
     fn flush(&mut self) {
@@ -189,17 +224,17 @@ impl Agent {
 
     fn let_in(&mut self) {
         match peer::accept(&self.listener) {
-            Ok(socket) => self.pending.push(socket),
+            Ok(socket) => self.pending.push(Waiting::since(Instant::now(), socket)),
             Err(error) => tell(&format!("a program was not let in: {error}")),
         }
     }
 
     /// Passes on what a program says, whatever it is: the daemon judges.
     fn hear_hello(&mut self, place: usize) {
-        let socket = self.pending.remove(place);
+        let Waiting { socket, .. } = self.pending.remove(place);
         // Otherwise it has gone, or says nothing that fits.
         if let Ok(Some(hello)) = peer::receive_bytes(&socket, HANDSHAKE_BYTES_MAX, false) {
-            self.state.handle_hello(socket, &hello);
+            self.state.handle_hello(Waiting::since(Instant::now(), socket), &hello);
         }
     }
 
@@ -220,11 +255,13 @@ impl Agent {
         while let Some(action) = self.state.poll_action() {
             match action {
                 Action::Compare(name) => self.state.handle_compared(compare(&self.region, name)),
-                Action::Refuse(program, why) => refuse(&program, why),
+                Action::Refuse(program, why) => refuse(&program.socket, why),
                 // A program that is gone needs no answer.
-                Action::PassOn(program, answer) => drop(peer::send(&program, &answer, &[])),
+                Action::PassOn(program, answer) => {
+                    drop(peer::send(&program.socket, &answer, &[]));
+                }
                 Action::Welcome(program, answer, mark) => {
-                    let session = self.welcome(&program, &answer);
+                    let session = self.welcome(&program.socket, &answer);
                     let session = session
                         .inspect_err(|error| tell(&format!("a program was not served: {error}")));
                     self.state.handle_session(mark, session.ok());

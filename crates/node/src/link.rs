@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use weft_api::node::Elsewhere;
 use weft_device::soft::Geometry;
 use weft_device::{BackendConfig, Capabilities, DeviceInfo};
 use weft_ring::peer;
@@ -84,10 +85,13 @@ pub(crate) struct Start {
     pub(crate) daemon_uid: u32,
     /// The user that the worker becomes; absent when it stays the daemon's.
     pub(crate) user: Option<u32>,
-    /// The tenant's process.
+    /// The tenant's process; of a program that is elsewhere the one that relays for it.
     pub(crate) pid: u32,
     /// When that process began, in clock ticks since the system started; 0 if unknown.
     pub(crate) began: u64,
+    /// Where its program is, if it is no process of this node.
+    #[serde(default)]
+    pub(crate) elsewhere: Option<Elsewhere>,
     /// The tenant's program, for logs.
     pub(crate) program: String,
     /// Identity that the tenant sees.

@@ -3,9 +3,11 @@
 //! [`Request`] and [`Answer`] are the whole protocol; [`Client`] speaks it.
 
 mod client;
+mod elsewhere;
 mod types;
 
 pub use client::{AdminError, Client};
+pub use elsewhere::{Elsewhere, Place, Whereabouts};
 pub use types::{
     AcceleratorReport, Answer, AskedAccelerator, Attainment, Closure, CoschedulingReport,
     DeviceReport, DoctorCheck, DoctorReport, Finding, GatewayReport, GrantReport, GrantRequest,

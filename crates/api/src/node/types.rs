@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::Elsewhere;
 use crate::versions::Versions;
 
 /// The newest version. Version 2 brought [`NodeReport::admin`].
@@ -603,8 +604,12 @@ pub struct PoolReport {
 /// A process that is attached to a vGPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessReport {
-    /// Its number.
+    /// Its number. Of a program that is elsewhere that of the process on the node which relays for
+    /// it: the gateway, or the server of a virtual machine.
     pub pid: u32,
+    /// Where the program is, if it is no process of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<Elsewhere>,
     /// Its user.
     pub uid: u32,
     /// The name of its program.

@@ -557,6 +557,39 @@ fn a_gateway_is_no_refused_tenant_of_its_node() {
     eventually("a line about it", || node.log().contains("tenant refused"));
 }
 
+/// An operator sees the other host, and the program's number there; not the gateway's.
+#[test]
+fn who_another_hosts_program_is_is_shown() {
+    let node = node(&[]);
+    let (token, address) = grant(&node, &["far"]);
+    let script = "echo $$; exec \"$0\" 60";
+    let relay = program("relay").display().to_string();
+    let mut run =
+        Conversation::start(run(&address, &token, "sh".as_ref(), &["-c", script, &relay]));
+    let pid = run.line();
+    assert_eq!(run.line(), "ready");
+    let words = format!("relay (host 127.0.0.1, says it is process {pid})");
+    let vgpus = node.admin().list().unwrap();
+    let far = vgpus.iter().find(|vgpu| vgpu.name == "far").unwrap();
+    assert_eq!(far.programs, [words.clone()]);
+    assert_eq!(Some(far.processes[0].pid), node.gateway(), "it comes through that");
+    let asked = |arguments: &[&str]| {
+        let mut command = weft();
+        command.arg("--runtime-dir").arg(node.path()).args(arguments);
+        text_of(&finish(command))
+    };
+    assert!(asked(&["ls"]).contains(&words), "{}", asked(&["ls"]));
+    for refused in [["rm", "far"].as_slice(), &["stop"]] {
+        let text = asked(refused);
+        assert!(text.contains(&format!("host 127.0.0.1, says it is process {pid}")), "{text}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&asked(&["ls", "--json"])).unwrap();
+    assert!(json.to_string().contains(r#""address":"127.0.0.1""#), "{json}");
+    assert!(node.log().contains("host 127.0.0.1, says it is process"), "{}", node.log());
+    assert_eq!(run.line(), "relay: PASSED");
+    assert!(run.wait().success());
+}
+
 /// A free port of this host; somebody may take it before it is used.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()

@@ -7,7 +7,7 @@ use weft_ring::{MAX_ANSWER, NOTICE_WORDS, PROGRESS_WORDS, SPIN, SharedSpan};
 use weft_wire::progress::STREAM_WORDS;
 
 use super::ledger::Due;
-use super::session::{LAST_WORDS, Session};
+use super::session::Session;
 use crate::frame::{Bulk, Frame, PIECE};
 use crate::lending::Lending;
 use crate::link::{HEARTBEAT, LookedBack};
@@ -61,7 +61,7 @@ pub(super) fn run(session: &Session, collecting: &Lending<Collector>) {
         if let Some(loss) = session.loss() {
             Frame::Lost(loss as u32).encode(&mut collector.out);
             if collector.hand_over().is_ok() {
-                session.link.drain(LAST_WORDS);
+                session.link.drain(session.limits.last_words);
             }
             return session.end();
         }

@@ -1,5 +1,6 @@
 //! A session of the node: opened at its tenant socket, as any program would.
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -47,13 +48,13 @@ impl Refusal {
 }
 
 impl Door {
-    /// Asks the daemon for the session that an endpoint wants.
-    pub(super) fn open(socket: &Path, open: &Open) -> Result<Self, Refusal> {
+    /// Asks the daemon for the session that an endpoint of that host wants.
+    pub(super) fn open(socket: &Path, open: &Open, from: IpAddr) -> Result<Self, Refusal> {
         let failed = |error: anyhow::Error| {
             let why = format!("the node does not answer its gateway: {error:#}");
             Refusal::of(RefusalCode::Exhausted, why)
         };
-        let (answer, descriptors) = ask(socket, open).map_err(failed)?;
+        let (answer, descriptors) = ask(socket, open, from).map_err(failed)?;
         let answer = Answer::from_bytes(&answer).map_err(|error| failed(error.into()))?;
         match answer {
             Answer::Refused { code, message } => Err(Refusal { code, message }),
@@ -86,7 +87,7 @@ pub(super) fn ensure_allowed(socket: &Path) -> anyhow::Result<()> {
     }
 }
 
-fn ask(socket: &Path, open: &Open) -> anyhow::Result<(Vec<u8>, Vec<OwnedFd>)> {
+fn ask(socket: &Path, open: &Open, from: IpAddr) -> anyhow::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let node = peer::connect_plain(socket)
         .with_context(|| format!("no node listens at {}", socket.display()))?;
     let stranger = peer::stranger(&node, true)?;
@@ -95,7 +96,7 @@ fn ask(socket: &Path, open: &Open) -> anyhow::Result<(Vec<u8>, Vec<OwnedFd>)> {
         set_socket_timeout(&node, limited, Some(ANSWER_LIMIT))?;
     }
     // The daemon learns which endpoint it is, not the endpoint's secret.
-    let token = format!("{}.{}", open.grant.trim(), to_hex(&digest(&open.key)));
+    let token = format!("{from}@{}.{}", open.grant.trim(), to_hex(&digest(&open.key)));
     let body = HelloBody { token, ..open.hello.clone() };
     let hello = Hello { version: PROTOCOL_VERSION, body }.to_bytes()?;
     peer::send(&node, &hello, &[])?;

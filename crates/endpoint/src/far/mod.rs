@@ -13,7 +13,7 @@ mod session;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -46,6 +46,36 @@ pub struct Settings {
     pub pending: usize,
     /// How long they have for it.
     pub patience: Duration,
+    /// How long who is let in is waited for.
+    pub limits: Limits,
+}
+
+/// How long a gateway waits for endpoints that do not do their part.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// One that takes nothing for so long has lost its connection: an endpoint reads whatever its
+    /// program does.
+    pub stall: Duration,
+    /// One that was told of its session's end hangs up within this time.
+    pub last_words: Duration,
+    /// One that was told of its session's beginning and has lost its connection without a word
+    /// comes back within this time, if it has heard.
+    pub unheard: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let (last_words, unheard) = (Duration::from_secs(5), SILENCE_MAX);
+        Self { stall: SILENCE_MAX, last_words, unheard }
+    }
+}
+
+impl Limits {
+    /// Sets how long sending and reading wait.
+    fn settle(&self, channel: &Channel) -> Result<()> {
+        channel.expect_reader(self.stall);
+        Ok(channel.set_patience(HEARTBEAT)?)
+    }
 }
 
 /// The gateway.
@@ -153,7 +183,7 @@ impl Far {
     }
 
     fn receive(self: &Arc<Self>, arrival: Arrival) {
-        let Arrival { channel, opening } = arrival;
+        let Arrival { channel, opening, from } = arrival;
         match opening {
             Opening::Resume(resume) => self.resume(channel, &resume),
             Opening::Open(open) => {
@@ -176,7 +206,7 @@ impl Far {
                 let far = Arc::clone(self);
                 let thread = thread::Builder::new().name("session".into()).stack_size(256 << 10);
                 let name = vgpu.clone();
-                let spawned = thread.spawn(move || far.begin(channel, &open, name));
+                let spawned = thread.spawn(move || far.begin(channel, (&open, from), name));
                 if spawned.is_err() {
                     lock(&self.sessions).begun(&vgpu);
                 }
@@ -185,8 +215,8 @@ impl Far {
     }
 
     /// Begins a session and relays it to its end.
-    fn begin(&self, channel: Channel, open: &Open, vgpu: String) {
-        let session = self.make(open);
+    fn begin(&self, channel: Channel, (open, from): (&Open, IpAddr), vgpu: String) {
+        let session = self.make(open, from);
         let mut sessions = lock(&self.sessions);
         sessions.begun(&vgpu);
         match session {
@@ -196,7 +226,8 @@ impl Far {
                 sessions.open.insert(id, (vgpu, Arc::clone(&session)));
                 drop(sessions);
                 let reception = Reception::Opened(Box::new(opened));
-                if settle(&channel).and_then(|()| say(&channel, &reception)).is_ok() {
+                let settled = self.settings.limits.settle(&channel);
+                if settled.and_then(|()| say(&channel, &reception)).is_ok() {
                     session.run(channel);
                 }
                 lock(&self.sessions).open.remove(&id);
@@ -208,9 +239,9 @@ impl Far {
         }
     }
 
-    fn make(&self, open: &Open) -> Result<(Arc<Session>, Opened), Refusal> {
-        let Settings { socket, grace, .. } = &self.settings;
-        let door = Door::open(socket, open)?;
+    fn make(&self, open: &Open, from: IpAddr) -> Result<(Arc<Session>, Opened), Refusal> {
+        let Settings { socket, grace, limits, .. } = &self.settings;
+        let door = Door::open(socket, open, from)?;
         let no_room = |error: anyhow::Error| {
             Refusal::of(RefusalCode::Exhausted, format!("the gateway has no room: {error:#}"))
         };
@@ -223,7 +254,7 @@ impl Far {
             grace_ms: u32::try_from(grace.as_millis()).unwrap_or(u32::MAX),
             welcome: door.welcome.clone(),
         };
-        let session = Session::new(&secret, door, open, *grace).map_err(no_room)?;
+        let session = Session::new(&secret, door, open, (*grace, *limits)).map_err(no_room)?;
         Ok((Arc::new(session), opened))
     }
 
@@ -253,12 +284,6 @@ fn say(channel: &Channel, reception: &Reception) -> Result<()> {
     let mut message = u32::try_from(bytes.len())?.to_le_bytes().to_vec();
     message.extend_from_slice(&bytes);
     Ok(channel.send(&message)?)
-}
-
-/// As an endpoint may look: how long reading waits. An endpoint reads whatever its program does.
-fn settle(channel: &Channel) -> Result<()> {
-    channel.expect_reader(SILENCE_MAX);
-    Ok(channel.set_patience(HEARTBEAT)?)
 }
 
 #[cfg(test)]

@@ -23,6 +23,8 @@ const READ_BYTES: usize = 16 << 10;
 pub(super) struct Arrival {
     pub(super) channel: Channel,
     pub(super) opening: Opening,
+    /// Its host.
+    pub(super) from: IpAddr,
 }
 
 /// All of them, in the order in which they came.
@@ -102,9 +104,9 @@ impl Pending {
             match if *ready { one.go_on() } else { Ok(Progress::Waits) } {
                 Ok(Progress::Waits) => waiting.push(one),
                 Ok(Progress::Said(opening)) => {
-                    let Connection { socket, tls, .. } = one;
+                    let Connection { socket, tls, from, .. } = one;
                     if let Ok(channel) = Channel::new(socket, tls.into()) {
-                        arrived.push(Arrival { channel, opening });
+                        arrived.push(Arrival { channel, opening, from });
                     }
                 }
                 // It spoke something else, or hung up: an alert, if TLS has one, is all it gets.
@@ -117,7 +119,7 @@ impl Pending {
 
     fn accept(&mut self, listener: &TcpListener) {
         let (socket, from) = match listener.accept() {
-            Ok((socket, from)) => (socket, from.ip()),
+            Ok((socket, from)) => (socket, from.ip().to_canonical()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
         };

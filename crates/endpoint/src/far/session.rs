@@ -15,7 +15,7 @@ use weft_wire::remote::{Open, Reception};
 use super::collector::{self, Collector};
 use super::door::Door;
 use super::ledger::Ledger;
-use super::{say, settle};
+use super::{Limits, say};
 use crate::frame::Frame;
 use crate::lending::{Borrowed, Lending};
 use crate::link::{Ended, Link, LookedBack, Over, Reader};
@@ -29,6 +29,7 @@ pub(super) struct Session {
     pub(super) link: Link,
     secret: [u8; 32],
     grace: Duration,
+    pub(super) limits: Limits,
     segment: Segment,
     pub(super) out: RelayOut,
     pub(super) pinned: Arc<SharedMemory>,
@@ -37,6 +38,8 @@ pub(super) struct Session {
     lifeline: Mutex<Option<OwnedFd>>,
     offered: Mutex<Offered>,
     arrived: Condvar,
+    /// The endpoint has shown the session's secret.
+    is_known: AtomicBool,
     /// When the worker was seen to be gone.
     gone: OnceLock<Instant>,
     /// The client said goodbye.
@@ -46,24 +49,23 @@ pub(super) struct Session {
 /// Whoever waits until fewer rows are in flight looks again after this time.
 const ROWS_PAUSE: Duration = Duration::from_millis(1);
 
-/// A client that was told of the end hangs up within this time.
-pub(super) const LAST_WORDS: Duration = Duration::from_secs(5);
-
-/// A connection on which the endpoint wants to go on.
-#[derive(Debug, Default)]
-struct Offered {
-    /// The connection, and frames of this side that the endpoint has handled.
-    next: Option<(Channel, u64)>,
-}
+/// A connection on which the endpoint wants to go on, and frames of this side that it has handled.
+type Offered = Option<(Channel, u64)>;
 
 impl Session {
     /// A session of the node whose endpoint is not attached yet.
-    pub(super) fn new(secret: &[u8; 32], door: Door, open: &Open, grace: Duration) -> Result<Self> {
+    pub(super) fn new(
+        secret: &[u8; 32],
+        door: Door,
+        open: &Open,
+        (grace, limits): (Duration, Limits),
+    ) -> Result<Self> {
         let Door { segment, pinned, lifeline, .. } = door;
         Ok(Self {
             link: Link::default(),
             secret: digest(secret),
             grace,
+            limits,
             out: RelayOut::open(&segment)?,
             segment,
             pinned,
@@ -72,6 +74,7 @@ impl Session {
             lifeline: Mutex::new(Some(lifeline)),
             offered: Mutex::default(),
             arrived: Condvar::new(),
+            is_known: AtomicBool::new(false),
             gone: OnceLock::new(),
             is_done: AtomicBool::new(false),
         })
@@ -112,9 +115,10 @@ impl Session {
     }
 
     /// Whether it is worth while to wait for an endpoint that acknowledges nothing: where the
-    /// worker is gone, for [`LAST_WORDS`] only.
+    /// worker is gone, for [`Limits::last_words`] only.
     pub(super) fn is_worth_while(&self) -> bool {
-        self.loss().is_none() || self.gone.get_or_init(Instant::now).elapsed() < LAST_WORDS
+        let is_soon = || self.gone.get_or_init(Instant::now).elapsed() < self.limits.last_words;
+        self.loss().is_none() || is_soon()
     }
 
     /// Whether the worker is gone, or was told to go.
@@ -138,25 +142,40 @@ impl Session {
 
     /// The endpoint wants to go on over another connection. Who reads takes it.
     pub(super) fn offer(&self, channel: Channel, handled: u64) {
-        // As soon as it is offered, the present connection may be that one.
-        let present = self.link.number();
-        lock(&self.offered).next = Some((channel, handled));
+        self.is_known.store(true, Ordering::Release);
+        let present = {
+            let mut offered = lock(&self.offered);
+            *offered = Some((channel, handled));
+            // The offered one cannot be the present one yet.
+            self.link.number()
+        };
         self.arrived.notify_all();
         self.link.interrupt(present);
     }
 
     /// Takes an offered connection; `handled` frames of the endpoint are handled by now, or will be
-    /// for sure. Whether there was one.
+    /// for sure. Whether there was one that can be used.
     fn take_offer(&self, handled: u64) -> bool {
-        let Some((channel, received)) = lock(&self.offered).next.take() else { return false };
-        let resumed = settle(&channel).and_then(|()| say(&channel, &Reception::Resumed(handled)));
-        resumed.is_ok() && self.link.attach(channel, received, handled).is_ok()
+        let mut is_taken = false;
+        // Whoever offers another one meanwhile may have interrupted the one before this.
+        while let Some((channel, received)) = self.next_offer() {
+            let resumed = self.limits.settle(&channel);
+            let resumed = resumed.and_then(|()| say(&channel, &Reception::Resumed(handled)));
+            is_taken = resumed.is_ok() && self.link.attach(channel, received, handled).is_ok();
+        }
+        is_taken
     }
 
-    /// How much of the grace time is left since the connection was lost.
+    fn next_offer(&self) -> Offered {
+        lock(&self.offered).take()
+    }
+
+    /// How much of the grace time is left since the connection was lost. An endpoint that has not
+    /// shown that it knows of its session may never have heard of it, and does not come back then.
     fn grace_left(&self) -> Duration {
-        let lost = self.link.lost_since();
-        lost.map_or(self.grace, |since| self.grace.saturating_sub(since.elapsed()))
+        let is_known = self.link.has_heard() || self.is_known.load(Ordering::Acquire);
+        let grace = if is_known { self.grace } else { self.grace.min(self.limits.unheard) };
+        self.link.lost_since().map_or(grace, |since| grace.saturating_sub(since.elapsed()))
     }
 
     /// Waits for the endpoint to come back, for the grace time; whether it did.
@@ -171,7 +190,7 @@ impl Session {
             if left.is_zero() || self.link.is_over() {
                 return false;
             }
-            if offered.next.is_none() {
+            if offered.is_none() {
                 drop(self.arrived.wait_timeout(offered, left));
             }
         }
@@ -292,5 +311,75 @@ impl Session {
         }
         let is_there = self.take_offer(self.link.handled() + 1) || self.link.is_connected();
         is_there || !self.grace_left().is_zero()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_ring::{Access, MemoryFile, PAGE};
+    use weft_wire::handshake::{HelloBody, Welcome};
+
+    use super::*;
+    use crate::link::tests::channels;
+    use crate::tls::{Heard, Room};
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn session() -> (Arc<Session>, OwnedFd) {
+        let file = Segment::create(1 << 16).unwrap();
+        let segment = Segment::open(file.map(Access::ReadWrite).unwrap()).unwrap();
+        segment.mark_relayed().unwrap();
+        let window = MemoryFile::create("pinned", PAGE).unwrap();
+        let pinned = window.map(Access::ReadWrite).unwrap();
+        let (worker, lifeline) = peer::lifeline().unwrap();
+        let welcome = Welcome {
+            session: 1,
+            vgpu: "v".into(),
+            device_name: "none".into(),
+            uuid: [0; 16],
+            capability_major: 7,
+            capability_minor: 5,
+            memory_bytes: 0,
+            pinned_bytes: PAGE as u64,
+            managed_bytes: 0,
+            attributes: Vec::new(),
+            placement: None,
+        };
+        let door = Door { welcome, segment, pinned, lifeline };
+        let open = Open { grant: String::new(), key: [0; 32], hello: HelloBody::question("v") };
+        let session = Session::new(&[0; 32], door, &open, (LIMIT, Limits::default()));
+        (Arc::new(session.unwrap()), worker)
+    }
+
+    /// Whoever comes back twice within a moment goes on over the last connection, whatever the
+    /// session was doing with the one before: here the moments of many attempts lie all over that.
+    #[test]
+    fn the_connection_that_was_offered_last_is_gone_on_with() {
+        let (session, _worker) = session();
+        let (_first, far) = channels();
+        let running = Arc::clone(&session);
+        let running = thread::spawn(move || running.run(far));
+        let mut beat = Vec::new();
+        Frame::Ack(0).encode(&mut beat);
+        for attempt in 0..100 {
+            let ((early, far_early), (late, far_late)) = (channels(), channels());
+            session.offer(far_early, 0);
+            let offered = Instant::now();
+            while offered.elapsed() < Duration::from_micros(4 * attempt) {
+                std::hint::spin_loop();
+            }
+            session.offer(far_late, 0);
+            late.set_patience(Duration::from_millis(20)).unwrap();
+            let (mut room, mut plain) = (Room::default(), Vec::new());
+            while plain.is_empty() {
+                let heard = late.receive(&mut room, &mut plain).unwrap();
+                assert_ne!(heard, Heard::End, "attempt {attempt}");
+                // The other connection would be of use, if that were the present one.
+                let _ = early.send(&beat);
+                assert!(offered.elapsed() < LIMIT, "attempt {attempt}: nothing came");
+            }
+        }
+        session.end();
+        running.join().unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! The gateway, as an endpoint reaches it.
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::OnceLock;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -9,6 +9,7 @@ use weft_wire::handshake::{HelloBody, RefusalCode};
 use weft_wire::remote::{OPENING_BYTES_MAX, Open, Opened, Opening, Reception, Resume};
 
 use super::Refusal;
+use crate::lock;
 use crate::tls::{self, Channel, Heard, Room};
 
 /// A connection must be there within this time.
@@ -20,15 +21,19 @@ const OPEN_LIMIT: Duration = Duration::from_secs(80);
 /// A session that goes on is answered within this time.
 const RESUME_LIMIT: Duration = Duration::from_secs(10);
 
+/// Addresses of a host that are tried.
+const ADDRESSES_MAX: usize = 16;
+
 /// Where the gateway is, and what its key is.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Gateway {
     /// Host and port.
     pub remote: String,
     /// Digest of its public key.
     pub digest: [u8; 32],
-    /// Where it was found: a session goes on there, without asking a name service again.
-    found: OnceLock<SocketAddr>,
+    /// Its host's addresses, the one where it was found last first. A session goes on there, or at
+    /// another one of them, without asking a name service again.
+    addresses: Mutex<Vec<SocketAddr>>,
 }
 
 /// What came of trying to go on.
@@ -43,7 +48,7 @@ pub(super) enum Resumption {
 impl Gateway {
     /// A gateway that was not looked for yet.
     pub(super) fn new(remote: &str, digest: [u8; 32]) -> Self {
-        Self { remote: remote.to_owned(), digest, found: OnceLock::new() }
+        Self { remote: remote.to_owned(), digest, addresses: Mutex::default() }
     }
 
     /// Begins a session.
@@ -87,23 +92,7 @@ impl Gateway {
 
     fn say(&self, opening: &Opening, deadline: Instant) -> Result<(Channel, Reception)> {
         let remote = &self.remote;
-        let socket = self.connect(deadline)?;
-        let config = tls::client_config(self.digest)?;
-        let greeted = deadline.min(Instant::now() + CONNECT_LIMIT);
-        let channel = Channel::connect(socket, config, greeted).map_err(|error| {
-            let why = match tls::is_proof_missing(&error) {
-                true => format!(
-                    "{remote} did not prove to be the gateway that the grant names: check the \
-                     address, and that the grant is of that node"
-                ),
-                false => format!(
-                    "whoever listens at {remote} broke the connection off, or says nothing: check \
-                     the address, firewalls between, and whether the gateway is full (the node's \
-                     log says so)"
-                ),
-            };
-            error.context(why)
-        })?;
+        let channel = self.reach(deadline)?;
         let bytes = opening.to_bytes()?;
         let length = u32::try_from(bytes.len())?.to_le_bytes();
         let asked = channel.send(&length).and_then(|()| channel.send(&bytes));
@@ -121,36 +110,67 @@ impl Gateway {
         Ok((channel, Reception::from_bytes(&reception)?))
     }
 
-    fn connect(&self, deadline: Instant) -> Result<TcpStream> {
-        let remote = &self.remote;
-        let addresses: Vec<SocketAddr> = match self.found.get() {
-            Some(found) => vec![*found],
-            None => remote
-                .to_socket_addrs()
-                .with_context(|| format!("`{remote}` is not HOST:PORT of a host that is known"))?
-                .collect(),
-        };
-        let mut last = anyhow::anyhow!("`{remote}` has no address");
-        for address in addresses {
-            let left = deadline.saturating_duration_since(Instant::now()).min(CONNECT_LIMIT);
+    /// A connection to the gateway at the first of its host's addresses where it proves to be that.
+    /// Those that are left always have a part of the time.
+    fn reach(&self, deadline: Instant) -> Result<Channel> {
+        let addresses = self.addresses()?;
+        let mut last = anyhow::anyhow!("`{}` has no address", self.remote);
+        for (tried, address) in addresses.iter().copied().enumerate() {
+            let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            match TcpStream::connect_timeout(&address, left) {
-                Ok(socket) => {
-                    // The first one that was found stays.
-                    let _ = self.found.set(address);
-                    return Ok(socket);
+            let part = left / u32::try_from(addresses.len() - tried)?;
+            match self.greet(address, part) {
+                Ok(channel) => {
+                    let others = addresses.iter().copied().filter(|other| *other != address);
+                    *lock(&self.addresses) = std::iter::once(address).chain(others).collect();
+                    return Ok(channel);
                 }
-                Err(error) => {
-                    last = anyhow::Error::new(error).context(format!(
-                        "no weft gateway answers at {remote} ({address}): check the address, that \
-                         the node runs with remote.listen, and firewalls between"
-                    ));
-                }
+                Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    fn addresses(&self) -> Result<Vec<SocketAddr>> {
+        let known = lock(&self.addresses).clone();
+        if !known.is_empty() {
+            return Ok(known);
+        }
+        let remote = &self.remote;
+        let found = remote
+            .to_socket_addrs()
+            .with_context(|| format!("`{remote}` is not HOST:PORT of a host that is known"))?;
+        Ok(found.take(ADDRESSES_MAX).collect())
+    }
+
+    fn greet(&self, address: SocketAddr, limit: Duration) -> Result<Channel> {
+        let remote = &self.remote;
+        let deadline = Instant::now() + limit;
+        let socket = TcpStream::connect_timeout(&address, limit.min(CONNECT_LIMIT));
+        let socket = socket.with_context(|| {
+            format!(
+                "no weft gateway answers at {remote} ({address}): check the address, that the node \
+                 runs with remote.listen, and firewalls between"
+            )
+        })?;
+        let config = tls::client_config(self.digest)?;
+        let greeted = deadline.min(Instant::now() + CONNECT_LIMIT);
+        Channel::connect(socket, config, greeted).map_err(|error| {
+            let why = match tls::is_proof_missing(&error) {
+                true => format!(
+                    "{remote} ({address}) did not prove to be the gateway that the grant names: \
+                     check the address, and that the grant is of that node"
+                ),
+                false => format!(
+                    "whoever listens at {remote} ({address}) broke the connection off, or says \
+                     nothing: check the address, firewalls between, and whether the gateway is \
+                     full (the node's log says so)"
+                ),
+            };
+            error.context(why)
+        })
     }
 }
 
@@ -178,35 +198,94 @@ fn hear(channel: &Channel, deadline: Instant) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
+    use std::io::{Read as _, Write as _};
     use std::net::TcpListener;
     use std::thread;
 
+    use ring::rand::SystemRandom;
+    use ring::signature::Ed25519KeyPair;
+    use rustls::ServerConnection;
+
     use super::*;
+    use crate::tls::Identity;
 
     /// Whoever has the gateway's address says a byte of a record now and then, and never all of it.
+    fn dribble(listener: &TcpListener) {
+        for mut socket in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let record = [22, 3, 3, 0x40, 0];
+                let mut bytes = record.into_iter().chain(std::iter::repeat(2));
+                while bytes.next().is_some_and(|byte| socket.write_all(&[byte]).is_ok()) {
+                    thread::sleep(Duration::from_millis(5));
+                }
+            });
+        }
+    }
+
+    fn resume() -> Resume {
+        Resume { session: [0; 16], secret: [0; 32], received: 0 }
+    }
+
     #[test]
     fn who_dribbles_is_not_listened_to_beyond_the_grace_time() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = listener.local_addr().unwrap().to_string();
-        thread::spawn(move || {
-            for mut socket in listener.incoming().map_while(Result::ok) {
-                thread::spawn(move || {
-                    let record = [22, 3, 3, 0x40, 0];
-                    let mut bytes = record.into_iter().chain(std::iter::repeat(2));
-                    while bytes.next().is_some_and(|byte| socket.write_all(&[byte]).is_ok()) {
-                        thread::sleep(Duration::from_millis(5));
-                    }
-                });
-            }
-        });
+        thread::spawn(move || dribble(&listener));
         let gateway = Gateway::new(&remote, [0; 32]);
         let began = Instant::now();
         for limit in [0, 200] {
-            let resume = Resume { session: [0; 16], secret: [0; 32], received: 0 };
-            let resumed = gateway.resume(resume, Instant::now() + Duration::from_millis(limit));
-            resumed.unwrap_err();
+            let deadline = Instant::now() + Duration::from_millis(limit);
+            gateway.resume(resume(), deadline).unwrap_err();
         }
         assert!(began.elapsed() < CONNECT_LIMIT, "{:?}", began.elapsed());
+    }
+
+    /// Says to each of so many endpoints that its session goes on, and listens no longer.
+    fn serve(listener: &TcpListener, identity: &Identity, endpoints: usize) {
+        for socket in listener.incoming().take(endpoints) {
+            let mut socket = socket.unwrap();
+            let mut tls = ServerConnection::new(identity.server_config().unwrap()).unwrap();
+            while tls.is_handshaking() {
+                tls.complete_io(&mut socket).unwrap();
+            }
+            let mut stream = rustls::Stream::new(&mut tls, &mut socket);
+            let mut length = [0; 4];
+            stream.read_exact(&mut length).unwrap();
+            let length = usize::try_from(u32::from_le_bytes(length)).unwrap();
+            stream.read_exact(&mut vec![0; length]).unwrap();
+            let answer = Reception::Resumed(7).to_bytes().unwrap();
+            let length = u32::try_from(answer.len()).unwrap().to_le_bytes();
+            stream.write_all(&[&length[..], &answer].concat()).unwrap();
+        }
+    }
+
+    #[test]
+    fn every_address_of_the_gateways_host_is_tried() {
+        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+        let identity = Identity::from_pkcs8(made.as_ref()).unwrap();
+        let listeners = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let addresses = listeners.each_ref().map(|one| one.local_addr().unwrap());
+        let [closed, other, first, second] = listeners;
+        drop(closed);
+        thread::spawn(move || other.incoming().for_each(drop));
+        let gateway = Gateway::new("unused:0", identity.digest());
+        *lock(&gateway.addresses) = addresses.to_vec();
+        let resumed = || {
+            let resumed = gateway.resume(resume(), Instant::now() + 4 * CONNECT_LIMIT);
+            assert!(matches!(resumed, Ok(Resumption::Resumed(_, 7))), "{resumed:?}");
+            lock(&gateway.addresses).clone()
+        };
+        let [closed, no_gateway, one, other] = addresses;
+        thread::scope(|scope| {
+            let identity = &identity;
+            let serving = scope.spawn(move || serve(&first, identity, 1));
+            // The ones before it are one where nobody listens, and one who is no gateway.
+            assert_eq!(resumed(), [one, closed, no_gateway, other]);
+            serving.join().unwrap();
+            // The gateway is at another one of its addresses now.
+            scope.spawn(move || serve(&second, identity, 2));
+            assert_eq!(resumed(), [other, one, closed, no_gateway]);
+            assert_eq!(resumed(), [other, one, closed, no_gateway]);
+        });
     }
 }

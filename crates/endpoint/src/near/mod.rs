@@ -187,5 +187,7 @@ fn hear(program: &OwnedFd) -> Result<HelloBody, Refusal> {
     let said = peer::receive_bytes(program, HANDSHAKE_BYTES_MAX, true)
         .map_err(|error| malformed(error.to_string()))?
         .ok_or_else(|| malformed("the program hung up".into()))?;
-    Hello::from_bytes(&said).map(|hello| hello.body).map_err(|error| malformed(error.to_string()))
+    let hello = Hello::from_bytes(&said).map_err(|error| malformed(error.to_string()))?.body;
+    // As this host shows it: a container's program knows another number of itself.
+    Ok(HelloBody { pid: who.pid.unwrap_or(hello.pid), ..hello })
 }

@@ -37,6 +37,9 @@ const HOST_REGISTER_SUPPORTED: u32 = 99;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
+/// The longest grace time that a node has (`remote.grace_ms`); a gateway may say anything.
+const GRACE_MAX: Duration = Duration::from_secs(3600);
+
 /// What the two directions share.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -106,7 +109,7 @@ impl Session {
             gateway,
             id: session,
             secret,
-            grace: Duration::from_millis(u64::from(grace_ms)),
+            grace: Duration::from_millis(u64::from(grace_ms)).min(GRACE_MAX),
             link: Link::over(channel),
             replies: side.replies().clone(),
             segment,
@@ -124,6 +127,8 @@ impl Session {
     pub(super) fn run(self) {
         let session = Arc::new(self);
         let Some(side) = lock(&session.side).take() else { return };
+        // Until then the gateway does not know that its answer has come.
+        session.link.beat();
         let taking = Arc::new(Lending::new(Taker::new(Arc::clone(&session), side)));
         let spawn = |name: &str, work: fn(&Self, &Lending<Taker>)| {
             let (session, taking) = (Arc::clone(&session), Arc::clone(&taking));
@@ -172,11 +177,12 @@ impl Session {
     /// Reads, over as many connections as it takes.
     fn read(&self, taking: &Lending<Taker>) {
         let mut replies = RepliesIn { session: self, taking, taker: None };
+        let mut retrying = Retrying::default();
         let why = loop {
             match self.link.read(&mut replies) {
                 Ended::Over(why) => break why,
                 Ended::Lost(why) => {
-                    if let Err(refused) = self.reconnect(&why) {
+                    if let Err(refused) = self.reconnect(&why, &mut retrying) {
                         break format!("{why}; {refused}");
                     }
                 }
@@ -190,10 +196,12 @@ impl Session {
     }
 
     /// Goes on over another connection within the grace time.
-    fn reconnect(&self, why: &str) -> Result<(), String> {
-        let mut is_told = false;
-        let deadline = Instant::now() + self.grace;
-        let mut pause = PAUSE_MIN;
+    fn reconnect(&self, why: &str, retrying: &mut Retrying) -> Result<(), String> {
+        let lost = self.link.lost_since().unwrap_or_else(Instant::now);
+        let deadline = lost + self.grace;
+        if let Some(pause) = retrying.begin(lost) {
+            thread::sleep(pause);
+        }
         loop {
             if self.link.is_over() {
                 return Err("it was ended here".into());
@@ -206,7 +214,7 @@ impl Session {
                     let patient = channel.set_patience(HEARTBEAT);
                     patient.map_err(|error| error.to_string())?;
                     let attached = self.link.attach(*channel, handled, received);
-                    if is_told {
+                    if retrying.is_told {
                         say("weft-endpoint: the session goes on over another connection");
                     }
                     return attached.map_err(|error| error.to_string());
@@ -214,6 +222,7 @@ impl Session {
                 Ok(Resumption::Refused(message)) => return Err(message),
                 Err(error) => format!("{error:#}"),
             };
+            let pause = retrying.pause();
             if Instant::now() + pause > deadline {
                 return Err(format!(
                     "no other connection within {:?} (remote.grace_ms of the node): {failed}; its \
@@ -223,7 +232,7 @@ impl Session {
             }
             // The other side hangs up on whoever has said goodbye.
             let is_leaving = self.is_leaving.load(Ordering::Acquire);
-            if !is_leaving && !std::mem::replace(&mut is_told, true) {
+            if !is_leaving && !std::mem::replace(&mut retrying.is_told, true) {
                 say(&format!(
                     "weft-endpoint: the connection was lost ({why}); its session waits {:?} for \
                      another one",
@@ -231,7 +240,6 @@ impl Session {
                 ));
             }
             thread::sleep(pause);
-            pause = (2 * pause).min(PAUSE_MAX);
         }
     }
 
@@ -280,6 +288,41 @@ impl Session {
             }
         }
         Ok(())
+    }
+}
+
+/// Attempts to go on, over as many connections as one outage has.
+#[derive(Debug)]
+struct Retrying {
+    /// When the present outage began.
+    since: Option<Instant>,
+    next: Duration,
+    /// The program's user was told that the session waits.
+    is_told: bool,
+}
+
+impl Default for Retrying {
+    fn default() -> Self {
+        Self { since: None, next: PAUSE_MIN, is_told: false }
+    }
+}
+
+impl Retrying {
+    /// A connection is lost in the outage that began then. How long to wait first where another one
+    /// was found in it and came to nothing.
+    fn begin(&mut self, since: Instant) -> Option<Duration> {
+        if self.since == Some(since) {
+            return Some(self.pause());
+        }
+        *self = Self { since: Some(since), ..Self::default() };
+        None
+    }
+
+    /// From this attempt to the next.
+    fn pause(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (2 * pause).min(PAUSE_MAX);
+        pause
     }
 }
 

@@ -17,10 +17,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
-use weft_endpoint::far::{Far, Settings};
+use weft_endpoint::far::{Far, Limits, Settings};
 use weft_endpoint::frame::{Frame, Front, front};
 use weft_endpoint::tls::{Channel, Heard, Identity, Room, client_config};
-use weft_ring::{Access, AnswerTo, MemoryFile, PAGE, Segment, WorkerSide, peer};
+use weft_ring::{Access, AnswerTo, MAX_ANSWER, MemoryFile, PAGE, Segment, WorkerSide, peer};
 use weft_wire::Command;
 use weft_wire::command::COMMAND_BYTES_MAX;
 use weft_wire::handshake::{
@@ -30,6 +30,7 @@ use weft_wire::remote::{Grant, GrantBody, Open, Opened, Opening, Reception, Resu
 
 mod near;
 mod resuming;
+mod silent;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const BASE: u64 = 0x2000_0000_0000;
@@ -96,6 +97,10 @@ struct Node {
     hellos: AtomicU64,
     /// Its workers take nothing meanwhile.
     is_stuck: AtomicBool,
+    /// Its workers end.
+    is_over: AtomicBool,
+    /// They answer with as much as an answer may have.
+    is_wordy: AtomicBool,
     /// Commands that they took.
     taken: AtomicU64,
 }
@@ -122,7 +127,7 @@ fn serve_node(listener: &OwnedFd, node: &Arc<Node>) {
 
 fn work(segment: Segment, client: &OwnedFd, node: &Node) {
     let mut side = WorkerSide::open(segment).unwrap();
-    while !peer::has_hung_up(client) {
+    while !peer::has_hung_up(client) && !node.is_over.load(Ordering::Acquire) {
         let _ = side.wait(Duration::ZERO, Some(Duration::from_millis(5)), || None::<()>);
         if node.is_stuck.load(Ordering::Acquire) {
             continue;
@@ -132,7 +137,9 @@ fn work(segment: Segment, client: &OwnedFd, node: &Node) {
             node.taken.fetch_add(1, Ordering::AcqRel);
             let answer = record.answer;
             if let Some(answer) = answer {
-                side.complete(answer, 0, b"done").unwrap();
+                let many = [7; MAX_ANSWER];
+                let is_wordy = node.is_wordy.load(Ordering::Acquire);
+                side.complete(answer, 0, if is_wordy { &many } else { b"done" }).unwrap();
             }
         }
     }
@@ -146,10 +153,10 @@ struct Gateway {
 }
 
 fn gateway(folder: &Path) -> Gateway {
-    gateway_with(folder, Duration::from_millis(200))
+    gateway_with(folder, Duration::from_millis(200), Limits::default())
 }
 
-fn gateway_with(folder: &Path, grace: Duration) -> Gateway {
+fn gateway_with(folder: &Path, grace: Duration, limits: Limits) -> Gateway {
     let node = Arc::new(Node::default());
     let socket = folder.join("tenant.sock");
     let listener = peer::listen(&socket, 0o600, 64).unwrap();
@@ -157,7 +164,7 @@ fn gateway_with(folder: &Path, grace: Duration) -> Gateway {
     thread::spawn(move || serve_node(&listener, &serving));
     let identity = Arc::new(Identity::at(&folder.join("key")).unwrap());
     let patience = Duration::from_secs(5);
-    let far = Far::new(Settings { socket, grace, sessions: 64, pending: 64, patience });
+    let far = Far::new(Settings { socket, grace, sessions: 64, pending: 64, patience, limits });
     let (listening, address) = Far::listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let (serving, key) = (Arc::clone(&far), Arc::clone(&identity));
     thread::spawn(move || serving.serve(&listening, &key).unwrap());
@@ -166,8 +173,12 @@ fn gateway_with(folder: &Path, grace: Duration) -> Gateway {
 
 /// A session of the gateway's.
 fn open(gateway: &Gateway) -> (Channel, Opened) {
+    open_over(gateway, TcpStream::connect(gateway.address).unwrap())
+}
+
+fn open_over(gateway: &Gateway, socket: TcpStream) -> (Channel, Opened) {
     let opening = Opening::Open(Open { grant: grant([0; 32]), key: [0; 32], hello: hello() });
-    match say(gateway, &opening) {
+    match say_over(gateway, socket, &opening).unwrap() {
         (channel, Reception::Opened(opened)) => (channel, *opened),
         (_, reception) => panic!("{reception:?}"),
     }
@@ -175,13 +186,21 @@ fn open(gateway: &Gateway) -> (Channel, Opened) {
 
 /// Asks the gateway for something; what it answers.
 fn say(gateway: &Gateway, opening: &Opening) -> (Channel, Reception) {
-    let socket = TcpStream::connect(gateway.address).unwrap();
+    say_over(gateway, TcpStream::connect(gateway.address).unwrap(), opening).unwrap()
+}
+
+/// None if the gateway hangs up without an answer.
+fn say_over(
+    gateway: &Gateway,
+    socket: TcpStream,
+    opening: &Opening,
+) -> Option<(Channel, Reception)> {
     let config = client_config(gateway.identity.digest()).unwrap();
     let channel = Channel::connect(socket, config, Instant::now() + LIMIT).unwrap();
     send_message(&channel, &opening.to_bytes().unwrap()).unwrap();
     channel.set_patience(LIMIT).unwrap();
-    let reception = Reception::from_bytes(&hear_message(&channel).unwrap()).unwrap();
-    (channel, reception)
+    let answer = hear_message(&channel)?;
+    Some((channel, Reception::from_bytes(&answer).unwrap()))
 }
 
 /// A message with its length before it.

@@ -29,6 +29,8 @@ use super::{BASE, LIMIT, encoded, eventually, grant, hear_message, hello, send_m
 struct Script {
     frames: Vec<Vec<u8>>,
     answers: bool,
+    /// Goes on with what it has cut, and cuts it again.
+    resumes: bool,
 }
 
 /// Lets everybody in, says what the script has, and then listens until the endpoint hangs up.
@@ -58,6 +60,7 @@ fn welcome_one(
     channel.set_patience(LIMIT).ok()?;
     let reception = match Opening::from_bytes(&hear_message(&channel)?).ok()? {
         // It wants to go on with what this gateway has cut.
+        Opening::Resume(_) if script.resumes => Reception::Resumed(0),
         Opening::Resume(_) => {
             let message = "there is no such session".into();
             Reception::Refused { code: 1, message }
@@ -161,19 +164,37 @@ fn endpoint(folder: &Path, remote: &str, identity: &Identity) -> (Arc<Near>, Pat
     (near, socket)
 }
 
-#[test]
-fn a_gateway_that_sends_nonsense_makes_no_call_hang() {
-    let folder = tempfile::tempdir().unwrap();
-    let identity = Arc::new(Identity::at(&folder.path().join("key")).unwrap());
+/// A gateway with a script, and an endpoint of its programs.
+fn scripted(folder: &Path) -> (Arc<Mutex<Script>>, Arc<Near>, PathBuf) {
+    let identity = Arc::new(Identity::at(&folder.join("key")).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let remote = listener.local_addr().unwrap().to_string();
     let script = Arc::new(Mutex::new(Script::default()));
     let (key, played) = (Arc::clone(&identity), Arc::clone(&script));
     thread::spawn(move || serve(&listener, &key, &played));
-    let (near, socket) = endpoint(folder.path(), &remote, &identity);
+    let (near, socket) = endpoint(folder, &remote, &identity);
+    (script, near, socket)
+}
+
+#[test]
+fn a_gateway_that_hangs_up_each_time_keeps_no_call_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let (script, near, socket) = scripted(folder.path());
+    *script.lock().unwrap() = Script { resumes: true, ..Script::default() };
+    let (side, _kept) = attach(&socket);
+    let answered = side.call(&encoded(&Command::Ping {}), &mut [0; 64]);
+    assert!(matches!(answered, Err(CallError::WorkerLost)), "{answered:?}");
+    drop((side, _kept));
+    eventually("the session to end", || near.programs() == 0);
+}
+
+#[test]
+fn a_gateway_that_sends_nonsense_makes_no_call_hang() {
+    let folder = tempfile::tempdir().unwrap();
+    let (script, near, socket) = scripted(folder.path());
     let ping = encoded(&Command::Ping {});
     let honest = || {
-        *script.lock().unwrap() = Script { frames: Vec::new(), answers: true };
+        *script.lock().unwrap() = Script { answers: true, ..Script::default() };
         let (side, _kept) = attach(&socket);
         let answer = side.call(&ping, &mut [0; 64]).unwrap();
         assert_eq!((answer.status, answer.len), (0, 4));
@@ -181,7 +202,7 @@ fn a_gateway_that_sends_nonsense_makes_no_call_hang() {
     honest();
     let mut runner = TestRunner::new(Config::with_cases(100));
     let outcome = runner.run(&prop::collection::vec(nonsense(), 1..12), |frames| {
-        *script.lock().unwrap() = Script { frames, answers: false };
+        *script.lock().unwrap() = Script { frames, ..Script::default() };
         let (side, _kept) = attach(&socket);
         let began = Instant::now();
         // An answer that was made up, or the session's end.

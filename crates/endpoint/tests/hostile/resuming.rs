@@ -12,33 +12,36 @@ const GRACE: Duration = Duration::from_secs(3);
 const COMMANDS: u64 = 700;
 
 /// What a gateway has said on a connection.
-struct Hearing {
-    channel: Channel,
+pub(super) struct Hearing {
+    pub(super) channel: Channel,
     room: Room,
     plain: Vec<u8>,
 }
 
 /// What is looked at of it.
 #[derive(Debug, PartialEq)]
-enum Said {
+pub(super) enum Said {
     Handled(u64),
     Answer(AnswerTo),
+    /// The session is over.
+    Over,
     Else,
 }
 
 impl Hearing {
-    fn of(channel: Channel) -> Self {
+    pub(super) fn of(channel: Channel) -> Self {
         channel.set_patience(LIMIT).unwrap();
         Self { channel, room: Room::default(), plain: Vec::new() }
     }
 
     /// The next frame.
-    fn next(&mut self) -> Said {
+    pub(super) fn next(&mut self) -> Said {
         loop {
             if let Front::Whole(frame, length) = front(&self.plain) {
                 let said = match Frame::decode(frame) {
                     Some(Frame::Ack(count)) => Said::Handled(count),
                     Some(Frame::Answer { to, .. }) => Said::Answer(to),
+                    Some(Frame::Lost(_)) => Said::Over,
                     _ => Said::Else,
                 };
                 self.plain.drain(..length);
@@ -65,7 +68,7 @@ fn commands(first: u64, call: AnswerTo) -> Vec<u8> {
 #[test]
 fn a_full_lane_costs_nobody_the_session() {
     let folder = tempfile::tempdir().unwrap();
-    let gateway = gateway_with(folder.path(), GRACE);
+    let gateway = gateway_with(folder.path(), GRACE, Limits::default());
     let to = AnswerTo { slot: 3, call: 77 };
     let (channel, Opened { session, secret, .. }) = open(&gateway);
     gateway.node.is_stuck.store(true, Ordering::Release);
@@ -103,4 +106,31 @@ fn a_full_lane_costs_nobody_the_session() {
     gateway.node.is_stuck.store(false, Ordering::Release);
     while hearing.next() != Said::Answer(to) {}
     assert_eq!(gateway.node.taken.load(Ordering::Acquire), COMMANDS + 1, "each exactly once");
+}
+
+/// Each connection takes the place of the last one, and none is of any use.
+#[test]
+fn who_comes_back_and_hangs_up_each_time_has_one_grace_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = gateway_with(folder.path(), Duration::from_secs(1), Limits::default());
+    let (channel, Opened { session, secret, .. }) = open(&gateway);
+    call(&channel);
+    channel.close();
+    let mut resumed = 0;
+    eventually("the session to end", || {
+        let resume = Opening::Resume(Resume { session, secret, received: 0 });
+        let socket = TcpStream::connect(gateway.address).unwrap();
+        match say_over(&gateway, socket, &resume) {
+            Some((channel, Reception::Resumed(_))) => {
+                resumed += 1;
+                channel.close();
+                false
+            }
+            Some((_, reception)) => matches!(reception, Reception::Refused { .. }),
+            // It has just ended.
+            None => false,
+        }
+    });
+    assert!(resumed > 0, "the control");
+    assert_eq!(gateway.far.open_sessions(), 0);
 }

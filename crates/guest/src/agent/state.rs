@@ -16,6 +16,14 @@ use crate::outbox::Outbox;
 /// Programs that have not said hello, or whose hello was not answered, at once.
 pub const PENDING_MAX: usize = 64;
 
+/// What programs are told where the server has not answered in time since the agent began.
+pub(super) const UNANSWERED: &str = "the host of this virtual machine does not answer: its server (weft vm) has to run, and be of \
+     the agent's build";
+
+/// What programs are told whose hello was not answered in time.
+pub(super) const LATE: &str = "the host of this virtual machine gave no answer in time: try again, and see whether its \
+     server and its node run";
+
 /// What programs are told that the server does not serve.
 pub(super) const NOT_SERVED: &str =
     "the host of this virtual machine does not serve it at the moment";
@@ -152,6 +160,25 @@ impl<P, S> State<P, S> {
         let request = self.requests;
         self.say(&GuestFrame::Hello(HelloFrame { request, hello }));
         self.asked.insert(request, program);
+    }
+
+    /// The server has not answered in time: programs wait for it no longer, until it does.
+    pub fn handle_silence(&mut self) {
+        if self.service == Service::Awaited {
+            self.service = Service::Refused(UNANSWERED);
+        }
+    }
+
+    /// Programs that have waited for an answer too long are told so. A session that they get after
+    /// that is let go of.
+    pub fn give_up(&mut self, is_late: impl Fn(&P) -> bool) {
+        let late = self.asked.extract_if(.., |_, program| is_late(program));
+        self.actions.extend(late.map(|(_, program)| Action::Refuse(program, LATE)));
+    }
+
+    /// Programs whose hello was not answered yet.
+    pub fn waiting(&self) -> impl Iterator<Item = &P> {
+        self.asked.values()
     }
 
     /// The program of a session is gone.

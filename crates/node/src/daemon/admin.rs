@@ -452,7 +452,7 @@ impl Daemon {
     fn set_session(&self, pid: u32, weight: Weight, caller: Caller) -> anyhow::Result<()> {
         let tables = self.tables();
         let sessions: Vec<(&u32, &Entry)> =
-            tables.sessions.iter().filter(|(_, entry)| entry.pid == pid).collect();
+            tables.sessions.iter().filter(|(_, entry)| entry.is_of_process(pid)).collect();
         anyhow::ensure!(!sessions.is_empty(), "process {pid} has no session on this node");
         for (_, entry) in &sessions {
             roles::permit_weighing(caller, pid, entry.uid)?;
@@ -521,9 +521,9 @@ impl Daemon {
             };
             anyhow::ensure!(
                 force,
-                "vGPU `{name}` is in use by {} (process {}); `--force` ends its sessions",
+                "vGPU `{name}` is in use by {} ({}); `--force` ends its sessions",
                 first.program,
-                first.pid
+                first.whereabouts()
             );
             if !mem::replace(is_closed, true) {
                 tables.begin_removal(name);
@@ -707,6 +707,7 @@ fn report(
         let session = view.sessions.get(key);
         ProcessReport {
             pid: entry.pid,
+            elsewhere: entry.elsewhere.clone(),
             uid: entry.uid,
             program: entry.program.clone(),
             memory_bytes: memory.map_or(0, |memory| memory.session_bytes(*key)),
@@ -725,7 +726,6 @@ fn report(
     let state = state.into_iter().find(|state| is_any(*state)).unwrap_or(VgpuState::Detached);
     let live_ns: u64 = processes.iter().map(|process| process.used_ns).sum();
     let held = vgpu.held_before.plus(view.holding(vgpu.key));
-    let program = |process: &ProcessReport| format!("{} ({})", process.program, process.pid);
     VgpuReport {
         name: vgpu.name.clone(),
         owner: vgpu.owner,
@@ -743,7 +743,7 @@ fn report(
         pinned_bytes: processes.iter().map(|process| process.pinned_bytes).sum(),
         state,
         sessions: u32::try_from(sessions.len()).unwrap_or(u32::MAX),
-        programs: processes.iter().map(program).collect(),
+        programs: processes.iter().map(ToString::to_string).collect(),
         processes,
         used_ns: vgpu.used_ns.saturating_add(live_ns),
         held_ns: held.held_ns,

@@ -22,7 +22,7 @@ use super::devices::residency::Terms;
 use super::persist::Schedule;
 use super::registry::Registry;
 use super::runtime::Runtime;
-use super::sessions::{Entry, Origin, Session};
+use super::sessions::{Entry, Origin, Session, is_of_host};
 use super::spawn::Worker;
 use crate::config::NodeConfig;
 use crate::link::{Adoption, Descriptors, PACKET_BYTES_MAX, Passed, Start};
@@ -341,7 +341,10 @@ impl Daemon {
         let known = tables.registry.by_key(start.vgpu_key);
         let quota = known.map_or(start.memory_bytes, |vgpu| vgpu.memory_bytes);
         // Before the vGPU is placed, which is for good.
-        let payer = self.tenancy.of_process(start.uid, start.pid);
+        let payer = match is_of_host(start.elsewhere.as_ref()) {
+            true => self.tenancy.of_user(start.uid),
+            false => self.tenancy.of_process(start.uid, start.pid),
+        };
         let payer = self.tenancy.settle(start.vgpu_key, payer);
         let limits = self.tenant_limits(start.uid, payer);
         let home = known_home;
@@ -366,6 +369,7 @@ impl Daemon {
             uid: start.uid,
             payer,
             pid: start.pid,
+            elsewhere: start.elsewhere.clone(),
             program: start.program.clone(),
             worker: None,
             segment: None,

@@ -111,7 +111,14 @@ impl TenantLines {
 
 /// Somebody else's words, safe for a log and a terminal, at most `limit` characters of them.
 pub(crate) fn printable(text: &str, limit: usize) -> String {
-    text.chars().filter(|c| !c.is_control()).take(limit).collect()
+    text.chars().filter(|c| !c.is_control() && !is_invisible(*c)).take(limit).collect()
+}
+
+/// Characters that are not seen and change how those around them are: line and paragraph
+/// separators, directions, and widths of nothing.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+        || c == '\u{feff}'
 }
 
 #[cfg(test)]

@@ -517,8 +517,8 @@ impl Tables {
     pub(crate) fn in_words<'a>(&self, sessions: impl Iterator<Item = &'a Entry>) -> String {
         let one = |entry: &Entry| {
             let vgpu = self.registry.by_key(entry.vgpu).map_or("?", |vgpu| vgpu.name.as_str());
-            let Entry { program, pid, uid, .. } = entry;
-            format!("{program} (process {pid} of user {uid}, on vGPU {vgpu})")
+            let Entry { program, uid, .. } = entry;
+            format!("{program} ({}, user {uid}, on vGPU {vgpu})", entry.whereabouts())
         };
         let mut running: Vec<String> = sessions.map(one).collect();
         let more = running.len().saturating_sub(NAMED_MAX);

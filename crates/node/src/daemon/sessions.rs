@@ -1,6 +1,7 @@
 //! A session from its opening to its end.
 
 mod caps;
+mod entry;
 mod loads;
 mod memory;
 mod reservation;
@@ -21,6 +22,7 @@ use weft_sched::memory::LedgerError;
 use weft_sched::{Cap, Class, DeviceKey, TenantKey, Weight};
 use weft_wire::handshake::RefusalCode;
 
+pub(crate) use self::entry::{Entry, is_of_host};
 use self::memory::SessionMemory;
 pub(crate) use self::reservation::{Asked, Reservation, name_asked, refusal};
 use super::attach::no_hello;
@@ -35,7 +37,7 @@ use super::driver::{Beginning, Order, Place};
 use super::host::{HostError, HostLedger};
 use super::log::{LogLimit, printable};
 use super::moves::Files;
-use super::process::{self, Resident, WorkerProcess};
+use super::process::{self, Resident};
 use super::registry::Vgpu;
 use super::spawn::Worker;
 use super::{Daemon, Tables};
@@ -57,51 +59,6 @@ const END_POLL: Duration = Duration::from_millis(20);
 
 /// What a program that has ended leaves on the device is over within this time, as a rule.
 const DEPART_LIMIT: Duration = Duration::from_secs(5);
-
-/// A session, as the daemon's other parts see it.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    /// Key of its vGPU.
-    pub(crate) vgpu: u32,
-    /// The device that executes it.
-    pub(crate) device: DeviceKey,
-    /// The tenant's user.
-    pub(crate) uid: u32,
-    /// The user whose tenant pays: what bounds are about.
-    pub(crate) payer: u32,
-    /// The tenant's process.
-    pub(crate) pid: u32,
-    /// The tenant's program.
-    pub(crate) program: String,
-    /// Its worker, once it runs.
-    pub(crate) worker: Option<WorkerProcess>,
-    /// Its segment, once its worker runs.
-    pub(crate) segment: Option<Segment>,
-    /// Its lanes and pinned memory lie in the region of a virtual machine, which pays for all of
-    /// that.
-    pub(crate) in_region: bool,
-    /// When it ends nobody waits for what it leaves on the device.
-    pub(crate) ends_at_once: bool,
-}
-
-impl Entry {
-    /// Ends the session: its tenant is told why, its worker is killed, and nobody waits for what it
-    /// leaves on the device.
-    fn end(&mut self, loss: Loss) {
-        self.ends_at_once = true;
-        if let Some(worker) = self.worker.take() {
-            self.tell(loss);
-            // One that is gone already has been noticed by its thread.
-            let _ = worker.kill();
-        }
-    }
-
-    fn tell(&self, loss: Loss) {
-        if let Some(Err(error)) = self.segment.as_ref().map(|segment| segment.declare_lost(loss)) {
-            tracing::error!(pid = self.pid, %error, "the tenant could not be told");
-        }
-    }
-}
 
 /// An open session, owned by the thread that serves its worker.
 #[derive(Debug)]
@@ -274,7 +231,7 @@ impl Daemon {
         let door = self.runtime.make_door(reservation.id)?;
         let record = self.runtime.make_record(reservation.id)?;
         let segment = Segment::open(segment_file.map(Access::ReadWrite)?)?;
-        if matches!(client, Client::Elsewhere) {
+        if matches!(client, Client::Elsewhere { .. }) {
             segment.mark_relayed()?;
         }
         let page = ControlPage::open(&control.map(Access::ReadWrite)?)?;
@@ -332,6 +289,7 @@ impl Daemon {
             user: config.worker.user_of(reservation.key),
             pid: tenant.pid.unwrap_or(0),
             began: tenant.pid.and_then(|pid| began_at(pid).ok()).unwrap_or(0),
+            elsewhere: attachment.elsewhere(),
             program: printable(&hello.program, PROGRAM_CHARS_MAX),
             uuid: vgpu.uuid,
             memory_bytes: vgpu.memory_bytes,
@@ -372,6 +330,8 @@ impl Daemon {
     fn waiters(&self, session: &Session, origin: Origin) -> Option<Waiters> {
         let (segment, start) = (&session.segment, &session.start);
         let waiters = match &session.place {
+            // Whoever relays for a program does not wait in its stead.
+            None if start.elsewhere.is_some() => return None,
             None => Waiters::open(segment, start, origin == Origin::Adopted),
             // Who runs the processors of a session that was adopted is not known yet.
             Some(place) => Waiters::of_machine(segment, start.uid, place.processors()?),

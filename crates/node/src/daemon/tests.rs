@@ -49,7 +49,7 @@ impl Fixture {
     /// empty.
     pub(super) fn reservation(&self, uid: u32, name: &str) -> Result<Reservation, Refusal> {
         let hello = HelloBody::question(name);
-        self.daemon.reserve_session(&hello, &Credentials { pid: None, uid, gid: uid }, false)
+        self.daemon.reserve_session(&hello, &Credentials { pid: None, uid, gid: uid }, None)
     }
 
     /// Asks what `caller` may ask.

@@ -1,7 +1,9 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use weft_ring::peer::Process;
+use weft_api::node::{Elsewhere, Place};
+use weft_ring::peer::{Credentials, Process};
+use weft_wire::handshake::HelloBody;
 
 use super::*;
 use crate::daemon::process::WorkerProcess;
@@ -138,6 +140,50 @@ fn requests_in_a_burst_are_answered_in_their_order_and_what_they_made_is_saved()
     assert_eq!(name(&answers[asked - 1]), "b 7");
     drop(stream);
     server.join().unwrap().unwrap();
+}
+
+/// All of them come through one process, the gateway, which is none of theirs.
+#[test]
+fn programs_of_other_hosts_are_known_by_their_hosts_and_not_by_the_gateway() {
+    let node = Fixture::new(&[]);
+    let relay = std::process::id();
+    let reserve = |name: &str, program: &str, elsewhere| {
+        let hello = HelloBody { program: program.to_owned(), ..HelloBody::question(name) };
+        let tenant = Credentials { pid: Some(relay), uid: ALICE, gid: ALICE };
+        node.daemon.reserve_session(&hello, &tenant, elsewhere).unwrap()
+    };
+    let address = Some("10.0.0.7".parse().unwrap());
+    let far = Elsewhere { place: Place::Host, address, claimed_pid: 45 };
+    // Who is elsewhere may say anything.
+    let program = format!("tr\u{1b}[2J\u{202e}ain{}", "n".repeat(100));
+    let _far = reserve("far", &program, Some(far.clone()));
+    let guest = Elsewhere { place: Place::Machine, address: None, claimed_pid: 46 };
+    let root = Caller { uid: 0, payer: 0, role: Role::Administrator };
+    let report = |name: &str| {
+        let Answer::Vgpus(all) = node.ask(r#"{"op":"list"}"#, root) else { panic!() };
+        all.into_iter().find(|vgpu| vgpu.name == name).unwrap()
+    };
+    let name = format!("tr[2Jain{}", "n".repeat(64 - 8));
+    let words = format!("{name} (host 10.0.0.7, says it is process 45)");
+    let shown = report("far");
+    assert_eq!(
+        (&shown.programs[..], shown.processes[0].elsewhere.clone()),
+        (&[words][..], Some(far))
+    );
+    let removed = node.daemon.remove_vgpu("far", false, user(ALICE)).unwrap_err().to_string();
+    assert!(removed.contains("(host 10.0.0.7, says it is process 45)"), "{removed}");
+    // Neither its own word nor the gateway is a process to weigh.
+    let weigh = |pid| node.daemon.set_session(pid, Weight::new(2).unwrap(), user(ALICE));
+    for pid in [relay, 45] {
+        let refused = weigh(pid).unwrap_err().to_string();
+        assert!(refused.contains("has no session on this node"), "{refused}");
+    }
+    // A virtual machine is its server's.
+    let _guest = reserve("guest", "a", Some(guest));
+    let words = format!("a (virtual machine of process {relay}, says it is process 46)");
+    assert_eq!(report("guest").programs, [words]);
+    weigh(relay).unwrap();
+    weigh(46).unwrap_err();
 }
 
 /// Everything that the state directory has.

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -218,6 +219,9 @@ impl Grants {
     }
 }
 
+/// What the gateway shows of an endpoint, and where that is if the gateway says so.
+pub(crate) type ShownFrom = (Option<IpAddr>, (Grant, [u8; 32]));
+
 /// What an endpoint shows: the grant's text, a dot and the digest of its key. `None` for anything
 /// else, which is an attach token or nothing.
 ///
@@ -228,6 +232,17 @@ pub(crate) fn shown(token: &str) -> Result<Option<(Grant, [u8; 32])>, NoGrant> {
     let Some((grant, endpoint)) = token.rsplit_once('.') else { return Ok(None) };
     let endpoint = from_hex(endpoint).and_then(|endpoint| endpoint.try_into().ok());
     endpoint.map(|endpoint| Ok((Grant::from_text(grant)?, endpoint))).transpose()
+}
+
+/// What the gateway shows, with the address of the host from which it was shown to the gateway
+/// before it. Anything else is as [`shown`] has it, an attach token as it is.
+///
+/// # Errors
+/// As [`shown`].
+pub(crate) fn shown_from(token: &str) -> Result<Option<ShownFrom>, NoGrant> {
+    let from = token.split_once('@').and_then(|(host, rest)| Some((host.parse().ok()?, rest)));
+    let Some((host, rest)) = from else { return Ok(shown(token)?.map(|shown| (None, shown))) };
+    Ok(shown(rest)?.map(|shown| (Some(host), shown)))
 }
 
 /// What the server of a virtual machine shows: the same for each vGPU of its machine, with spaces
@@ -373,6 +388,16 @@ mod tests {
         let text = Grants::open(dir.path()).unwrap().issue(&body(1), None).unwrap();
         assert_eq!(shown(&text), Ok(None), "it comes with a key");
         let one = format!("{text}.{}", to_hex(&[9; 32]));
+        for host in ["10.0.0.7", "fd00::7"] {
+            let from = shown_from(&format!("{host}@{one}")).unwrap().unwrap();
+            assert_eq!(from, (Some(host.parse().unwrap()), shown(&one).unwrap().unwrap()));
+            // A secret may look like it, and one with an endpoint's key is still refused.
+            assert_eq!(shown_from(&format!("{host}@secret")), Ok(None));
+            assert_eq!(shown_from(&format!("{host}@x.{}", to_hex(&[9; 32]))), Err(NoGrant));
+        }
+        // What is no address is no part of a grant.
+        assert_eq!(shown_from(&format!("\u{1b}[2J@{one}")), Err(NoGrant));
+        assert_eq!(shown_from(&one).unwrap().unwrap().0, None);
         assert_eq!(shown(&one).unwrap().unwrap().1, [9; 32]);
         assert_eq!(all_shown(&format!("{one} {one}")).unwrap().len(), 2);
         for token in ["", "secret", &format!("{one} "), &format!("{one} secret")] {

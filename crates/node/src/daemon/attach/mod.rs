@@ -13,12 +13,15 @@ pub(crate) mod remote;
 mod unix;
 pub(crate) mod vm;
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
 use rustix::net::sockopt::{self, Timeout};
+use tracing::field::display;
+use weft_api::node::{Elsewhere, Place, Whereabouts};
 use weft_ring::peer::{self, Credentials};
 use weft_sched::DeviceKey;
 use weft_tasks::protocol;
@@ -27,12 +30,12 @@ use weft_wire::handshake::{Answer, Attribute, HelloBody, RefusalCode, Welcome};
 
 use self::unix::{hear, understand};
 use self::vm::Region;
-use super::log::LogLimit;
+use super::log::{LogLimit, printable};
 use super::pending::Connection;
 use super::registry::Vgpu;
 use super::sessions::{Refusal, Reservation, Session, TenantFiles, name_asked};
 use super::{Daemon, STACK_BYTES, tasks};
-use crate::link::RegionPart;
+use crate::link::{LINE_BYTES_MAX, RegionPart};
 
 /// Who attaches, and what for.
 #[derive(Debug)]
@@ -50,8 +53,11 @@ pub(crate) struct Attachment {
 pub(crate) enum Client {
     /// It maps the session's memory.
     Here,
-    /// Somebody who maps it relays for it.
-    Elsewhere,
+    /// On another host: somebody who maps it relays for it.
+    Elsewhere {
+        /// The host, as the gateway sees it.
+        host: Option<IpAddr>,
+    },
     /// In a virtual machine that maps a region.
     Guest {
         /// Where the session's memory lies.
@@ -59,6 +65,18 @@ pub(crate) enum Client {
         /// Held for as long as it is being answered.
         _answering: Arc<()>,
     },
+}
+
+impl Attachment {
+    /// Where its program is, if it is no process of this node.
+    pub(crate) fn elsewhere(&self) -> Option<Elsewhere> {
+        let (place, address) = match self.client {
+            Client::Here => return None,
+            Client::Elsewhere { host } => (Place::Host, host),
+            Client::Guest { .. } => (Place::Machine, None),
+        };
+        Some(Elsewhere { place, address, claimed_pid: self.hello.pid })
+    }
 }
 
 impl Client {
@@ -84,16 +102,18 @@ pub(crate) fn greet(daemon: &Arc<Daemon>, connection: Connection<OwnedFd>) {
         }
         said => said.and_then(|said| understand(&said)),
     };
+    let mut host = None;
     let attachment = said.and_then(|hello| {
-        let attachment = match grants::shown(&hello.token)? {
-            Some(shown) => remote::redeem(daemon, hello, &tenant, &shown)?,
-            None => Attachment { hello, tenant, client: Client::Here },
+        let shown = grants::shown_from(&hello.token)?;
+        let Some((from, shown)) = shown else {
+            return Ok(Attachment { hello, tenant, client: Client::Here });
         };
-        Ok(attachment)
+        host = from.filter(|_| remote::is_gateway(daemon, &tenant));
+        remote::redeem(daemon, hello, (&tenant, host), &shown)
     });
     match attachment {
         Ok(attachment) => proceed(daemon, socket, attachment),
-        Err(refusal) => refuse(&socket, &tenant, refusal),
+        Err(refusal) => refuse_from(&socket, &tenant, host, refusal),
     }
 }
 
@@ -126,8 +146,8 @@ fn proceed(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment) {
 
 /// Gives a tenant that may attach a thread.
 fn admit(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment) {
-    let is_lent = attachment.client.is_granted();
-    match daemon.reserve_session(&attachment.hello, &attachment.tenant, is_lent) {
+    let elsewhere = attachment.elsewhere();
+    match daemon.reserve_session(&attachment.hello, &attachment.tenant, elsewhere) {
         Ok(reservation) => receive(daemon, socket, attachment, reservation),
         Err(refusal) => refuse(&socket, &attachment.tenant, refusal),
     }
@@ -146,7 +166,7 @@ pub(crate) fn serve_runner(
         if hello.vgpu != vgpu {
             return Err(no_hello(RefusalCode::Malformed, "it names another vGPU"));
         }
-        let reservation = daemon.reserve_session(&hello, runner, false)?;
+        let reservation = daemon.reserve_session(&hello, runner, None)?;
         Ok((Attachment { hello, tenant: *runner, client: Client::Here }, reservation))
     });
     match reserved {
@@ -170,12 +190,28 @@ fn not_an_accelerator(daemon: &Daemon, attachment: Attachment) -> Result<Attachm
 
 /// Tells a connection that it gets no session, if it listens.
 pub(crate) fn refuse(socket: &OwnedFd, tenant: &Credentials, refusal: Refusal) {
+    refuse_from(socket, tenant, None, refusal);
+}
+
+/// The same for a program of that host, if it is another one's.
+fn refuse_from(socket: &OwnedFd, tenant: &Credentials, host: Option<IpAddr>, refusal: Refusal) {
     // Who only asked whether it would be let in has its answer, and is nobody's trouble.
     if refusal.code != RefusalCode::OnlyAsked
         && let Some(suppressed) = REFUSALS.line(Instant::now())
     {
-        let (uid, pid) = (tenant.uid, tenant.pid);
-        tracing::info!(code = ?refusal.code, %refusal, uid, pid, suppressed, "tenant refused");
+        let (uid, pid) = (tenant.uid, tenant.pid.filter(|_| host.is_none()));
+        let host = host.map(display);
+        // It may have what the tenant said in it.
+        let why = printable(&refusal.message, LINE_BYTES_MAX);
+        tracing::info!(
+            code = ?refusal.code,
+            refusal = why,
+            uid,
+            pid,
+            host,
+            suppressed,
+            "tenant refused"
+        );
     }
     let Refusal { code, message } = refusal;
     let answer = Answer::Refused { code: code as u16, message };
@@ -217,6 +253,7 @@ fn serve(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment, reservat
     // It has been answered.
     drop((files, socket, attachment));
     let start = &session.start;
+    let who = Whereabouts { pid: start.pid, elsewhere: start.elsewhere.as_ref() };
     match sent {
         Ok(()) => {
             if let Some(suppressed) = daemon.lines.line(session.payer, Instant::now()) {
@@ -224,7 +261,8 @@ fn serve(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment, reservat
                     session = start.session,
                     vgpu = start.vgpu,
                     uid = start.uid,
-                    pid = start.pid,
+                    pid = start.elsewhere.is_none().then_some(start.pid),
+                    from = start.elsewhere.as_ref().map(|_| display(who)),
                     program = start.program,
                     attach_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
                     suppressed,

@@ -2,6 +2,8 @@
 //! the gateway. Whose process the gateway is says nothing; the grant says whose session it becomes.
 //! The server of a virtual machine may show grants, too ([`super::vm`]).
 
+use std::net::IpAddr;
+
 use anyhow::Context as _;
 use weft_ring::peer::Credentials;
 use weft_wire::handshake::{HelloBody, RefusalCode};
@@ -83,11 +85,18 @@ pub(super) fn on_vgpu(hello: HelloBody, vgpu: String) -> HelloBody {
     HelloBody { vgpu, weight: 0, memory_bytes: 0, token: String::new(), ..hello }
 }
 
+/// Whether a connection is the gateway's, whose word for where a program is is taken; other
+/// processes may relay with a grant as well. An earlier daemon's gateway serves on.
+pub(super) fn is_gateway(daemon: &Daemon, relay: &Credentials) -> bool {
+    let own = || rustix::process::geteuid().as_raw();
+    relay.uid == daemon.config.gateway_user().unwrap_or_else(own)
+}
+
 /// The attachment of an endpoint's program.
 pub(super) fn redeem(
     daemon: &Daemon,
     hello: HelloBody,
-    gateway: &Credentials,
+    (gateway, host): (&Credentials, Option<IpAddr>),
     shown: &(Grant, [u8; 32]),
 ) -> Result<Attachment, Refusal> {
     let GrantBody { vgpu, owner, .. } = granted(daemon, shown)?;
@@ -105,7 +114,7 @@ pub(super) fn redeem(
         return Err(Refusal { code: RefusalCode::OnlyAsked, message });
     }
     let tenant = Credentials { pid: gateway.pid, uid: owner, gid: owner };
-    Ok(Attachment { hello: on_vgpu(hello, vgpu), tenant, client: Client::Elsewhere })
+    Ok(Attachment { hello: on_vgpu(hello, vgpu), tenant, client: Client::Elsewhere { host } })
 }
 
 impl Daemon {

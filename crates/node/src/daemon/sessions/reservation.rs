@@ -1,10 +1,11 @@
 //! What a session needs before its worker starts: a vGPU, a device, and room for both.
 
+use weft_api::node::Elsewhere;
 use weft_ring::peer;
 use weft_sched::DeviceKey;
 use weft_wire::handshake::{HelloBody, RefusalCode};
 
-use super::{Entry, PROGRAM_CHARS_MAX, Refusal};
+use super::{Entry, PROGRAM_CHARS_MAX, Refusal, is_of_host};
 use crate::config::{Choice, LimitError, UserLimits};
 use crate::daemon::devices::Device;
 use crate::daemon::log::printable;
@@ -48,21 +49,22 @@ pub(crate) fn name_asked(hello: &HelloBody, uid: u32) -> String {
 }
 
 impl Daemon {
-    /// Takes a place in the tables, for as long as the session lasts. `is_lent` says that its vGPU
-    /// was granted to somebody who is no user here.
+    /// Takes a place in the tables, for as long as the session lasts. The vGPU of a program that is
+    /// elsewhere was granted to somebody who is no user here.
     pub(crate) fn reserve_session(
         &self,
         hello: &HelloBody,
         tenant: &peer::Credentials,
-        is_lent: bool,
+        elsewhere: Option<Elsewhere>,
     ) -> Result<Reservation, Refusal> {
+        let is_lent = elsewhere.is_some();
         let mut tables = self.tables();
         let name = name_asked(hello, tenant.uid);
         if tables.is_being_removed(&name) {
             let message = format!("vGPU `{name}` is being removed, and its programs are ended");
             return Err(Refusal { code: RefusalCode::Permission, message });
         }
-        let payer = self.payer_of(&tables, &name, tenant);
+        let payer = self.payer_of(&tables, &name, tenant, elsewhere.as_ref());
         let lent = tables.registry.find(&name).ok().filter(|_| is_lent).map(|vgpu| vgpu.key);
         self.check_room(&mut tables, tenant.uid, payer, lent)?;
         let (vgpu, is_new) = self.find_or_create(&mut tables, name, hello, tenant, payer)?;
@@ -83,6 +85,7 @@ impl Daemon {
             uid: tenant.uid,
             payer,
             pid: tenant.pid.unwrap_or(0),
+            elsewhere,
             program: printable(&hello.program, PROGRAM_CHARS_MAX),
             worker: None,
             segment: None,
@@ -134,10 +137,19 @@ impl Daemon {
 
     /// The user whose tenant pays for a session that a program asks for on the vGPU of that name:
     /// the tenant of the vGPU, or the one that its first session makes it of.
-    fn payer_of(&self, tables: &Tables, name: &str, tenant: &peer::Credentials) -> u32 {
+    fn payer_of(
+        &self,
+        tables: &Tables,
+        name: &str,
+        tenant: &peer::Credentials,
+        elsewhere: Option<&Elsewhere>,
+    ) -> u32 {
         let own = tables.registry.find(name).ok().filter(|vgpu| vgpu.owner == tenant.uid);
         let settled = own.and_then(|vgpu| self.tenancy.settled(vgpu.key));
-        settled.unwrap_or_else(|| self.tenancy.of_process(tenant.uid, tenant.pid.unwrap_or(0)))
+        settled.unwrap_or_else(|| match is_of_host(elsewhere) {
+            true => self.tenancy.of_user(tenant.uid),
+            false => self.tenancy.of_process(tenant.uid, tenant.pid.unwrap_or(0)),
+        })
     }
 
     /// Whether a user of the tenant of `payer` may have another session. A further one of the

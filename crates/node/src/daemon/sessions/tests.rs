@@ -1,7 +1,9 @@
+use weft_api::node::{Elsewhere, Place};
 use weft_sched::{TenantState, VgpuKey};
 
 use super::*;
 use crate::daemon::persist::Schedule;
+use crate::daemon::process::WorkerProcess;
 use crate::daemon::registry::name_of_user;
 use crate::daemon::roles::{Caller, Role};
 use crate::daemon::tests::{ALICE, BOB, FIRST_SUB_UID, Fixture};
@@ -141,6 +143,26 @@ fn the_first_session_says_which_tenant_pays_and_the_core_bills_that_one() {
     assert_eq!((vgpu.tenant, vgpu.weight.get()), (tenant, 3));
     let tenant = schedule.core.tenants.iter().find(|state| state.tenant == tenant).unwrap();
     assert_eq!(tenant.weight.get(), 7);
+}
+
+/// All of another host's programs come through one process, the gateway.
+#[test]
+fn the_gateways_control_group_does_not_say_who_pays_for_another_hosts_program() {
+    // This process, which stands for whoever relays, is in a group of Bob's.
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let mut groups = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let group = groups.find(|path| path.len() > 1 && !path.contains(','));
+    let rule = format!("cgroup:{}", group.unwrap_or("/nobodys"));
+    let node = Fixture::new(&[(&format!("scheduling.tenants.{BOB}"), &rule)]);
+    let reserve = |name, place| {
+        let elsewhere = Elsewhere { place, address: None, claimed_pid: 0 };
+        let relay = peer::Credentials { pid: Some(std::process::id()), uid: ALICE, gid: ALICE };
+        let hello = weft_wire::handshake::HelloBody::question(name);
+        node.daemon.reserve_session(&hello, &relay, Some(elsewhere)).unwrap().payer
+    };
+    assert_eq!(reserve("far", Place::Host), ALICE);
+    let guests = if group.is_some() { BOB } else { ALICE };
+    assert_eq!(reserve("guest", Place::Machine), guests, "its server is the machine's own");
 }
 
 #[test]
