@@ -107,7 +107,7 @@ impl Allocator {
     pub fn note_gateway(&self, node: &str, listens: bool) {
         let mut heard = self.heard();
         let known = heard.entry(node.to_owned());
-        let known = known.or_insert(Heard { at: Instant::now(), listens: true });
+        let known = known.or_insert_with(|| Heard { at: Instant::now(), listens: true });
         if known.listens != listens {
             known.listens = listens;
             match listens {

@@ -58,7 +58,7 @@ impl Readings {
             (at <= end + Duration::from_millis(TOLERANCE_MS)).then_some(at)
         });
         // What began earlier is waited for since this process has been.
-        let at = at.or(self.0.first().map(|(_, begun)| *begun)).unwrap_or(now);
+        let at = at.or_else(|| self.0.first().map(|(_, begun)| *begun)).unwrap_or(now);
         now.saturating_duration_since(at)
     }
 }

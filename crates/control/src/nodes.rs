@@ -253,15 +253,13 @@ impl Nodes for Sockets {
 
 /// One that hangs, in words.
 fn of_silent(error: AdminError) -> Failure {
-    match &error {
-        AdminError::Io(why)
-            if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
-        {
-            let limit_s = LIST_LIMIT.as_secs();
-            Failure::passing(format!("the node daemon did not answer within {limit_s} s"))
-        }
-        _ => error.into(),
+    if let AdminError::Io(why) = &error
+        && [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&why.kind())
+    {
+        let limit_s = LIST_LIMIT.as_secs();
+        return Failure::passing(format!("the node daemon did not answer within {limit_s} s"));
     }
+    error.into()
 }
 
 fn asked(vgpus: &[VgpuSpec], how: fn(GrantRequest) -> Request) -> Vec<Request> {

@@ -436,10 +436,15 @@ impl Given {
             "endpoints" => Command::Endpoints,
             "drain" => self.drain(command, false)?,
             "undrain" => self.drain(command, true)?,
-            "remove" => match self.drain(command, false)? {
-                Command::Drain(gpu, _) => Command::RemoveGpu(gpu),
-                Command::DrainEndpoint(host, _) => Command::RemoveEndpoint(host),
-                other => other,
+            "remove" => match self.take("gpu") {
+                Some(gpu) if self.take("endpoint").is_none() => {
+                    Command::RemoveGpu(number(&gpu, "gpu")?)
+                }
+                Some(_) => return Err("-gpu and -endpoint exclude each other".to_owned()),
+                None if self.take("endpoint").is_none() => {
+                    return Err("-remove needs -gpu or -endpoint".to_owned());
+                }
+                None => Command::RemoveEndpoint(self.endpoint(command)?),
             },
             "completion" => {
                 let shell = self.take("completion").unwrap_or_default();

@@ -83,7 +83,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         }
         Some(ClientError::Unanswered { may_be_done, .. }) => {
             note(if *may_be_done {
-                "hint: gsaas -list and -show say whether it was done; -patience=SECONDS waits longer"
+                "hint: gsaas -list and -show say if it was done; -patience=SECONDS waits longer"
             } else {
                 "hint: ask again; -patience=SECONDS waits longer"
             });

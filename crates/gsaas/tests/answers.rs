@@ -147,7 +147,8 @@ fn a_replica_that_hangs_leaves_time_for_another() {
     let options = [&LAUNCH[..], &["-patience=4"]].concat();
     let (output, said) = gsaas(&format!("{hangs},{answers}"), &options);
     assert!(output.status.success(), "{said}");
-    (waits.join().unwrap(), says.join().unwrap());
+    waits.join().unwrap();
+    says.join().unwrap();
 }
 
 #[test]

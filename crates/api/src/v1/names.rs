@@ -91,9 +91,9 @@ pub fn token_warning(path: &Path) -> Option<String> {
 #[cfg(feature = "client")]
 pub fn read_token(path: &Path) -> Result<String, BadTokenFile> {
     let strange = || BadTokenFile::Strange(path.to_owned());
-    let bytes = files::read(path, TOKEN_BYTES_MAX).map_err(|why| match why.kind() {
-        std::io::ErrorKind::FileTooLarge => strange(),
-        _ => BadTokenFile::Unread { path: path.to_owned(), why },
+    let bytes = files::read(path, TOKEN_BYTES_MAX).map_err(|why| {
+        let is_long = why.kind() == std::io::ErrorKind::FileTooLarge;
+        if is_long { strange() } else { BadTokenFile::Unread { path: path.to_owned(), why } }
     })?;
     let text = String::from_utf8(bytes).map_err(|_| strange())?;
     match text.trim() {

@@ -74,12 +74,11 @@ pub(super) fn was_sent(error: &ureq::Error) -> bool {
 
 /// Why nobody answered within a time limit, in words.
 pub(super) fn why(error: &ureq::Error, limit: Duration) -> String {
-    match error {
-        ureq::Error::Other(error) => return error.to_string(),
-        ureq::Error::Timeout(_) => {
-            return format!("nothing came within {:.0} s", limit.as_secs_f64().ceil());
-        }
-        _ => {}
+    if let ureq::Error::Other(error) = error {
+        return error.to_string();
+    }
+    if let ureq::Error::Timeout(_) = error {
+        return format!("nothing came within {:.0} s", limit.as_secs_f64().ceil());
     }
     let ureq::Error::Io(io) = error else { return error.to_string() };
     match greeting(io) {
