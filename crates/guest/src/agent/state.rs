@@ -17,12 +17,12 @@ use crate::outbox::Outbox;
 pub const PENDING_MAX: usize = 64;
 
 /// What programs are told where the server has not answered in time since the agent began.
-pub(super) const UNANSWERED: &str = "the host of this virtual machine does not answer: its server (weft vm) has to run, and be of \
-     the agent's build";
+pub(super) const UNANSWERED: &str = "the host of this virtual machine does not answer: its server \
+     (weft vm) has to run, and be of the agent's build";
 
 /// What programs are told whose hello was not answered in time.
-pub(super) const LATE: &str = "the host of this virtual machine gave no answer in time: try again, and see whether its \
-     server and its node run";
+pub(super) const LATE: &str = "the host of this virtual machine gave no answer in time: try \
+     again, and see whether its server and its node run";
 
 /// What programs are told that the server does not serve.
 pub(super) const NOT_SERVED: &str =
