@@ -8,6 +8,7 @@ mod database;
 mod deployment;
 mod document;
 mod http;
+mod nodes;
 mod openstack;
 mod replicas;
 mod service;

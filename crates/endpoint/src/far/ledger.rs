@@ -1,14 +1,21 @@
 //! What a session's worker owes its client: answers, blocks, and what commands write to the window.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
 use weft_ring::{ANSWER_SLOTS, AnswerTo, RelayOut, SharedSpan};
 use weft_wire::Command;
 use weft_wire::command::Block;
 use weft_wire::progress::{STREAM_WORDS, event_word};
 
+use crate::lock;
 use crate::pinned::{Rows, Touched, Until};
 
-/// Most bytes of the copies that tell what kernels have changed of allocations.
+/// Most bytes of the copies that tell what kernels have changed of a session's allocations.
 const SHADOWS_MAX: usize = 256 << 20;
+
+/// Most bytes of those of all sessions together.
+const ALL_SHADOWS_MAX: usize = 1 << 30;
 
 /// Most rows that commands in flight write, but for those of a single command.
 const ROWS_MAX: usize = 1 << 18;
@@ -39,6 +46,33 @@ impl Writing {
     }
 }
 
+/// How many bytes of copies the sessions of each vGPU have together.
+#[derive(Debug, Default)]
+pub(super) struct Shadowed(Mutex<BTreeMap<String, usize>>);
+
+impl Shadowed {
+    /// Whether a vGPU's sessions may have so many more. As many as they then have stay free:
+    /// however many vGPUs take all they can, the next one has room.
+    fn take(&self, vgpu: &str, bytes: usize) -> bool {
+        let mut every = lock(&self.0);
+        let all = every.values().sum::<usize>().saturating_add(bytes);
+        let own = every.get(vgpu).map_or(bytes, |own| own.saturating_add(bytes));
+        let has_room = own <= ALL_SHADOWS_MAX.saturating_sub(all);
+        if has_room {
+            every.insert(vgpu.to_owned(), own);
+        }
+        has_room
+    }
+
+    fn give_back(&self, vgpu: &str, bytes: usize) {
+        let mut every = lock(&self.0);
+        if let Some(own) = every.get_mut(vgpu) {
+            *own = own.saturating_sub(bytes);
+        }
+        every.retain(|_, own| *own > 0);
+    }
+}
+
 /// An allocation as its client knows it.
 #[derive(Debug)]
 pub(super) struct Shadow {
@@ -59,6 +93,9 @@ pub(super) struct Ledger {
     rows: usize,
     writes: u64,
     shadows: Vec<Shadow>,
+    /// Its vGPU, and what all have.
+    vgpu: String,
+    shadowed: Arc<Shadowed>,
     /// Progress words below these may change: streams', and events' behind them.
     pub(super) streams: u32,
     pub(super) events: u32,
@@ -82,8 +119,9 @@ impl Due {
     }
 }
 
-impl Default for Ledger {
-    fn default() -> Self {
+impl Ledger {
+    /// One without debts, of a vGPU's session.
+    pub(super) fn new(vgpu: String, shadowed: Arc<Shadowed>) -> Self {
         Self {
             calls: vec![None; usize::from(ANSWER_SLOTS)],
             awaited: 0,
@@ -92,13 +130,13 @@ impl Default for Ledger {
             rows: 0,
             writes: 0,
             shadows: Vec::new(),
+            vgpu,
+            shadowed,
             streams: 1,
             events: STREAM_WORDS,
         }
     }
-}
 
-impl Ledger {
     /// Notes a command that is about to be submitted.
     pub(super) fn note(
         &mut self,
@@ -155,11 +193,16 @@ impl Ledger {
             shadow.users += 1;
             return;
         }
-        let kept: usize = self.shadows.iter().map(|shadow| shadow.bytes.len()).sum();
         let Some(span) = read(&rows) else { return };
-        if kept.saturating_add(span.len()) <= SHADOWS_MAX {
+        let is_within = self.kept().saturating_add(span.len()) <= SHADOWS_MAX;
+        if is_within && self.shadowed.take(&self.vgpu, span.len()) {
             self.shadows.push(Shadow { rows, bytes: span.to_vec(), users: 1 });
         }
+    }
+
+    /// How many bytes its copies have.
+    fn kept(&self) -> usize {
+        self.shadows.iter().map(|shadow| shadow.bytes.len()).sum()
     }
 
     /// The copy of an allocation that a kernel got and has ended.
@@ -172,7 +215,9 @@ impl Ledger {
         if let Some(shadow) = self.shadow(rows) {
             shadow.users = shadow.users.saturating_sub(1);
         }
+        let before = self.kept();
         self.shadows.retain(|shadow| shadow.users > 0);
+        self.shadowed.give_back(&self.vgpu, before - self.kept());
     }
 
     /// Whether an answer or a block is still to come.
@@ -219,15 +264,22 @@ impl Ledger {
     }
 }
 
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        self.shadowed.give_back(&self.vgpu, self.kept());
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use weft_ring::SharedMemory;
     use weft_wire::id::StreamId;
 
     use super::*;
 
     #[test]
     fn who_has_many_rows_in_flight_waits_and_one_command_never_does() {
-        let mut ledger = Ledger::default();
+        let mut ledger = Ledger::new("v".into(), Arc::default());
         let writes = vec![Rows::linear(0, 8); ROWS_MAX + 1];
         assert!(ledger.has_room(writes.len()), "nothing else could end");
         let command = Command::StreamSynchronize { stream: StreamId::LEGACY };
@@ -242,5 +294,36 @@ mod tests {
         let out = RelayOut::open(&segment).unwrap();
         ledger.add_ended(&mut Due::default(), &out, |_| 1);
         assert!(ledger.has_room(ROWS_MAX));
+    }
+
+    #[test]
+    fn however_many_vgpus_keep_copies_the_next_one_has_room() {
+        let shadowed = Shadowed::default();
+        let fill = |vgpu: &str| (0..).take_while(|_| shadowed.take(vgpu, 1 << 16)).count() << 16;
+        let taken = ["a", "b", "c", "d"].map(fill);
+        assert_eq!(taken, [512 << 20, 256 << 20, 128 << 20, 64 << 20]);
+        assert_eq!(fill("a"), 0, "it has all that it may");
+        shadowed.give_back("a", taken[0]);
+        assert!(fill("e") >= 256 << 20, "what ended gives its part back");
+    }
+
+    #[test]
+    fn a_session_that_ends_gives_its_copies_back() {
+        let shadowed = Arc::new(Shadowed::default());
+        let mut ledger = Ledger::new("v".into(), Arc::clone(&shadowed));
+        let memory = SharedMemory::anonymous(1 << 20).unwrap();
+        let rows = [Rows::linear(0, 1 << 16), Rows::linear(1 << 16, 1 << 16)];
+        for rows in rows {
+            ledger.keep(rows, &|rows| {
+                let (at, len) = rows.runs().next()?;
+                memory.span(at.try_into().ok()?, len.try_into().ok()?).ok()
+            });
+        }
+        let has = || lock(&shadowed.0).get("v").copied();
+        assert_eq!(has(), Some(1 << 17));
+        ledger.give_up(&rows[0]);
+        assert_eq!(has(), Some(1 << 16));
+        drop(ledger);
+        assert_eq!(has(), None);
     }
 }

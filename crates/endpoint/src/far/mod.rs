@@ -24,6 +24,7 @@ use weft_wire::handshake::RefusalCode;
 use weft_wire::remote::{Grant, Open, Opened, Opening, Reception, Resume};
 
 use self::door::{Door, Refusal};
+use self::ledger::{Ledger, Shadowed};
 use self::pending::{Arrival, Pending};
 use self::session::Session;
 use crate::link::{HEARTBEAT, SILENCE_MAX};
@@ -83,6 +84,7 @@ impl Limits {
 pub struct Far {
     settings: Settings,
     sessions: Mutex<Sessions>,
+    shadowed: Arc<Shadowed>,
 }
 
 #[derive(Debug, Default)]
@@ -130,7 +132,7 @@ impl Far {
     /// A gateway that nobody has reached yet.
     #[must_use]
     pub fn new(settings: Settings) -> Arc<Self> {
-        Arc::new(Self { settings, sessions: Mutex::default() })
+        Arc::new(Self { settings, sessions: Mutex::default(), shadowed: Arc::default() })
     }
 
     /// Listens; where, once it does.
@@ -216,7 +218,7 @@ impl Far {
 
     /// Begins a session and relays it to its end.
     fn begin(&self, channel: Channel, (open, from): (&Open, IpAddr), vgpu: String) {
-        let session = self.make(open, from);
+        let session = self.make(open, from, &vgpu);
         let mut sessions = lock(&self.sessions);
         sessions.begun(&vgpu);
         match session {
@@ -239,7 +241,12 @@ impl Far {
         }
     }
 
-    fn make(&self, open: &Open, from: IpAddr) -> Result<(Arc<Session>, Opened), Refusal> {
+    fn make(
+        &self,
+        open: &Open,
+        from: IpAddr,
+        vgpu: &str,
+    ) -> Result<(Arc<Session>, Opened), Refusal> {
         let Settings { socket, grace, limits, .. } = &self.settings;
         let door = Door::open(socket, open, from)?;
         let no_room = |error: anyhow::Error| {
@@ -254,7 +261,9 @@ impl Far {
             grace_ms: u32::try_from(grace.as_millis()).unwrap_or(u32::MAX),
             welcome: door.welcome.clone(),
         };
-        let session = Session::new(&secret, door, open, (*grace, *limits)).map_err(no_room)?;
+        let ledger = Ledger::new(vgpu.to_owned(), Arc::clone(&self.shadowed));
+        let session = Session::new(&secret, door, open, (*grace, *limits), ledger);
+        let session = session.map_err(no_room)?;
         Ok((Arc::new(session), opened))
     }
 

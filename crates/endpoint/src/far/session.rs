@@ -59,6 +59,7 @@ impl Session {
         door: Door,
         open: &Open,
         (grace, limits): (Duration, Limits),
+        ledger: Ledger,
     ) -> Result<Self> {
         let Door { segment, pinned, lifeline, .. } = door;
         Ok(Self {
@@ -70,7 +71,7 @@ impl Session {
             segment,
             pinned,
             pinned_base: open.hello.pinned_base,
-            ledger: Mutex::default(),
+            ledger: Mutex::new(ledger),
             lifeline: Mutex::new(Some(lifeline)),
             offered: Mutex::default(),
             arrived: Condvar::new(),
@@ -347,7 +348,9 @@ mod tests {
         };
         let door = Door { welcome, segment, pinned, lifeline };
         let open = Open { grant: String::new(), key: [0; 32], hello: HelloBody::question("v") };
-        let session = Session::new(&[0; 32], door, &open, (LIMIT, Limits::default()));
+        let limits = (LIMIT, Limits::default());
+        let ledger = Ledger::new("v".into(), Arc::default());
+        let session = Session::new(&[0; 32], door, &open, limits, ledger);
         (Arc::new(session.unwrap()), worker)
     }
 
