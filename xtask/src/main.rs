@@ -79,7 +79,11 @@ enum Task {
         seed: u64,
     },
     /// Install what the project needs: a C compiler, Python packages in `.venv`.
-    Setup,
+    Setup {
+        /// What only tests need too.
+        #[arg(long)]
+        tests: bool,
+    },
     /// Build the example programs in C against the shim.
     Examples {
         /// Build for this profile's libcuda.
@@ -116,7 +120,8 @@ fn main() -> Result<()> {
         Task::Tinygrad { checkout, profile, dev } => upstream::tinygrad(&checkout, &profile, &dev),
         Task::Gpu => gpu::run_all(),
         Task::Soak { decisions, seed } => tests::soak(decisions, seed),
-        Task::Setup => setup::all().map(drop),
+        Task::Setup { tests: true } => setup::for_tests().map(drop),
+        Task::Setup { tests: false } => setup::all().map(drop),
         Task::Examples { profile } => {
             let python = setup::all()?;
             programs::build(&profile)?;

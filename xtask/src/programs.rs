@@ -174,7 +174,6 @@ fn compile_task_example(output: &Path, profile: &str) -> Result<()> {
 
 /// Compiles the OpenMP program into a folder; GCC makes PTX of what it hands to a device.
 pub(crate) fn compile_offloading(output: &Path) -> Result<()> {
-    setup::offloading()?;
     run(Command::new("cc")
         .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-no-pie"])
         .args(["-fopenmp", "-foffload=nvptx-none", "-foffload-options=-lm"])

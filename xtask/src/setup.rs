@@ -50,7 +50,7 @@ impl Python {
     }
 
     /// Installs what programs of the tests import and those of the demo do not.
-    pub(crate) fn install_test_packages(&self) -> Result<()> {
+    fn install_test_packages(&self) -> Result<()> {
         let requirements = root().join("tests/programs/requirements.txt");
         let stamp = self.directory.join("test-requirements.installed");
         if same_content(&requirements, &stamp) {
@@ -79,6 +79,16 @@ const CLUSTERS: &str = "/etc/postgresql-common/createcluster.d";
 pub(crate) fn all() -> Result<Python> {
     system_packages()?;
     python_environment()
+}
+
+/// The same with what only tests need.
+pub(crate) fn for_tests() -> Result<Python> {
+    let python = all()?;
+    python.install_test_packages()?;
+    offloading()?;
+    hashcat()?;
+    browser()?;
+    Ok(python)
 }
 
 fn system_packages() -> Result<()> {
@@ -120,7 +130,7 @@ pub(crate) fn has_postgres() -> bool {
 }
 
 /// What the C compiler needs to compile parts of a program for NVIDIA GPUs.
-pub(crate) fn offloading() -> Result<()> {
+fn offloading() -> Result<()> {
     // The compiler names a file that it has by its path.
     let named = Command::new("cc").arg("-print-file-name=accel/nvptx-none/mkoffload").output();
     let found = named.is_ok_and(|file| file.stdout.starts_with(b"/"));
@@ -128,14 +138,14 @@ pub(crate) fn offloading() -> Result<()> {
 }
 
 /// A program with kernels of its own for each kind of password.
-pub(crate) fn hashcat() -> Result<()> {
+fn hashcat() -> Result<()> {
     let found = succeeds(Command::new("hashcat").arg("--version"));
     if found { Ok(()) } else { install_packages(&["hashcat"]) }
 }
 
 /// A browser for the cloud's page. Other distributions of Linux bring it as no package of theirs:
 /// there its test runs only where it is installed already.
-pub(crate) fn browser() -> Result<()> {
+fn browser() -> Result<()> {
     let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let is_debian = system.lines().any(|line| line == "ID=debian");
     if has_browser() || !is_debian { Ok(()) } else { install_packages(&[BROWSER]) }

@@ -12,11 +12,8 @@ const PROFILE: &str = "dev";
 
 /// Sets up, builds and runs all tests whose name contains `filter`.
 pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
-    let python = setup::all()?;
-    python.install_test_packages()?;
+    let python = setup::for_tests()?;
     python.install_task_package()?;
-    setup::hashcat()?;
-    setup::browser()?;
     programs::build_with_tests(PROFILE)?;
     let examples = programs::compile_examples(PROFILE, &python)?;
     programs::compile_offloading(&examples)?;

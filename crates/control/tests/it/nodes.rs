@@ -6,7 +6,7 @@ use weft_control::provision::Failure;
 use weft_control::sweep::{self, Swept};
 
 use crate::service::{People, shared};
-use crate::support::{Cloud, eventually};
+use crate::support::{Cloud, all, eventually};
 
 #[test]
 fn nodes_are_asked_what_they_have_and_forgotten_when_nobody_uses_them() {
@@ -167,10 +167,6 @@ fn what_a_node_no_longer_has_is_lost_and_can_be_forgotten() {
     sweep::sweep(&cloud.engine).unwrap();
     gpu(Call::GpuDelete, "2", Value::Null).unwrap();
     assert_eq!(gpu(Call::GpuShow, "2", Value::Null).unwrap_err().kind, Kind::NotFound);
-}
-
-fn all() -> weft_control::store::Part {
-    weft_control::store::Part { limit: 100, after: None, project: None }
 }
 
 #[test]

@@ -7,9 +7,8 @@ use weft_control::provision::Failure;
 use weft_control::random;
 use weft_control::service::{Ask, Reply};
 use weft_control::store::TokenRow;
-use weft_control::sweep::{self, Swept};
 
-use crate::support::{Cloud, eventually, quota};
+use crate::support::{Cloud, all, eventually, quota};
 
 /// A token's secret.
 fn token(cloud: &Cloud, name: &str, role: Role, project: Option<&str>) -> String {
@@ -80,7 +79,7 @@ impl People {
         eventually(&format!("{id} to be {state}"), || self.state(id) == state);
     }
 
-    fn delete(&self, id: &str) {
+    pub(crate) fn delete(&self, id: &str) {
         self.call(Call::InstanceDelete, &self.admin, id, &Value::Null).unwrap();
         self.wait(id, "terminated");
     }

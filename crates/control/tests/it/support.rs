@@ -451,3 +451,7 @@ impl Drop for Program {
         }
     }
 }
+
+pub(crate) fn all() -> weft_control::store::Part {
+    weft_control::store::Part { limit: 100, after: None, project: None }
+}
