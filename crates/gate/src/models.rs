@@ -1,5 +1,5 @@
-//! Loom models: every interleaving of a daemon that takes the device back and a worker that is about
-//! to use it, up to a few preemptions.
+//! Loom models: every interleaving of a daemon that takes the device back and a worker that is
+//! about to use it, up to a few preemptions.
 //!
 //! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p weft-gate --release --lib models`
 
@@ -35,8 +35,8 @@ fn work(worker: &mut GateWorker, device: &Mutex<u64>) {
     }
 }
 
-/// A grant that is revoked as soon as it was given: when the device is said to be free, or was given
-/// back, its worker does not use it any more, and all that it used has been told.
+/// A grant that is revoked as soon as it was given: when the device is said to be free, or was
+/// given back, its worker does not use it any more, and all that it used has been told.
 #[test]
 fn models_revocation() {
     loom::model(|| {

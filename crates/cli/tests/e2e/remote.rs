@@ -571,7 +571,7 @@ fn who_another_hosts_program_is_is_shown() {
     let words = format!("relay (host 127.0.0.1, says it is process {pid})");
     let vgpus = node.admin().list().unwrap();
     let far = vgpus.iter().find(|vgpu| vgpu.name == "far").unwrap();
-    assert_eq!(far.programs, [words.clone()]);
+    assert_eq!(far.programs, std::slice::from_ref(&words));
     assert_eq!(Some(far.processes[0].pid), node.gateway(), "it comes through that");
     let asked = |arguments: &[&str]| {
         let mut command = weft();

@@ -77,8 +77,8 @@ impl<D: Device> EventLoop<D> {
             };
             let Reply::Save { bytes } = reply else { break (reply, fds) };
             if self.save(bytes)? == 0 {
-                // It goes on, and tries again when it is told to stand still once more; whoever waits
-                // for its memory has it ended in time.
+                // It goes on, and tries again when it is told to stand still once more; whoever
+                // waits for its memory has it ended in time.
                 return Ok(());
             }
         };

@@ -176,7 +176,7 @@ fn what_is_refused_for_good_is_told_from_what_may_pass() {
     assert!(failure.is_permanent && failure.words.contains("no role in project"), "{failure}");
     let large = VmSpec { user_data: "x".repeat(48 << 10), ..vm("i1") };
     let failure = vms.create(&large).unwrap_err();
-    assert!(failure.is_permanent && failure.words.contains("Nova takes"), "{failure}");
+    assert!(failure.is_permanent && failure.words.contains("OpenStack takes 65535"), "{failure}");
     cloud.fail("POST /servers", Mishap::NoHost, 1);
     vms.create(&vm("i1")).unwrap();
     let broken = VmState::Broken("Nova: No valid host was found.".to_owned());
