@@ -92,6 +92,8 @@ struct Attached {
     number: u64,
     /// Since when none is of any use.
     lost: Option<Instant>,
+    /// When something was heard last, about.
+    heard: Option<Instant>,
     outage: Outage,
     over: bool,
 }
@@ -228,8 +230,8 @@ impl Link {
     }
 
     fn note_lost(&self, attached: &mut Attached) -> Instant {
-        let Attached { lost, outage, .. } = attached;
-        *lost.get_or_insert_with(|| outage.begin(Instant::now(), self.exchanged()))
+        let Attached { lost, outage, heard, .. } = attached;
+        *lost.get_or_insert_with(|| outage.begin(Instant::now(), self.exchanged(), *heard))
     }
 
     /// Frames of both sides that were handled.
@@ -283,7 +285,7 @@ impl Link {
             let mut attached = lock(&self.channel);
             attached.channel = Some(Arc::new(channel));
             attached.number += 1;
-            attached.lost = None;
+            (attached.lost, attached.heard) = (None, None);
             attached.outage.end(Instant::now(), self.exchanged());
         }
         self.changed.notify_all();
@@ -438,6 +440,9 @@ struct Reading {
     /// Bytes handled since the peer was told.
     since_told: usize,
     last: Instant,
+    /// When the link was told that something is heard, and the peer that somebody hears it.
+    noted: Instant,
+    beaten: Instant,
     /// A call or its answer was passed on just now.
     is_soon: bool,
     polling: Polling,
@@ -450,6 +455,8 @@ impl Default for Reading {
             plain: Vec::new(),
             since_told: 0,
             last: Instant::now(),
+            noted: Instant::now(),
+            beaten: Instant::now(),
             is_soon: false,
             polling: Polling::default(),
         }
@@ -505,13 +512,31 @@ impl Reading {
         self.note(link, heard)
     }
 
+    /// Something has come. Of a long way's slow bytes no frame may be whole for a while, and the
+    /// peer is to know that they are heard.
+    fn hear(&mut self, link: &Link) {
+        self.last = Instant::now();
+        if self.last.saturating_duration_since(self.noted) >= NOTED {
+            self.noted = self.last;
+            lock(&link.channel).heard = Some(self.last);
+        }
+        if self.last.saturating_duration_since(self.beaten) >= HEARTBEAT {
+            self.beat(link);
+        }
+    }
+
+    fn beat(&mut self, link: &Link) {
+        self.beaten = Instant::now();
+        link.beat_without_waiting();
+    }
+
     fn note(&mut self, link: &Link, heard: io::Result<Heard>) -> Result<(), Ended> {
         match heard {
-            Ok(Heard::Some) => self.last = Instant::now(),
+            Ok(Heard::Some) => self.hear(link),
             Ok(Heard::Nothing) if self.last.elapsed() > SILENCE_MAX => {
                 return Err(Ended::Lost(SILENT.into()));
             }
-            Ok(Heard::Nothing) => link.beat_without_waiting(),
+            Ok(Heard::Nothing) => self.beat(link),
             Ok(Heard::End) => {
                 return Err(Ended::Lost("the other host closed the connection".into()));
             }
@@ -520,6 +545,9 @@ impl Reading {
         Ok(())
     }
 }
+
+/// How exactly the link knows when something was heard.
+const NOTED: Duration = Duration::from_millis(250);
 
 /// After [`SILENCE_MAX`].
 const SILENT: &str =

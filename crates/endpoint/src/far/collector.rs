@@ -235,23 +235,35 @@ impl Collector {
     fn send_changed(&mut self, rows: &Rows) -> Result<(), Closed> {
         let session = Arc::clone(&self.session);
         let Some(span) = session.span(&self.window, rows) else { return Ok(()) };
-        let now = span.to_vec();
-        let changed = {
-            let mut ledger = lock(&session.ledger);
-            let changed = ledger.shadow(rows).map(|shadow| {
-                let changed = runs(&shadow.bytes, &now);
-                shadow.bytes.clone_from(&now);
-                changed
-            });
-            ledger.give_up(rows);
-            changed
-        };
-        for (start, end) in changed.unwrap_or_else(|| vec![(0, now.len())]) {
-            for at in (start..end).step_by(PIECE) {
-                let bytes = now.get(at..end.min(at + PIECE)).unwrap_or_default();
-                Frame::Pinned { address: rows.address + at as u64, bytes }.encode(&mut self.out);
+        let mut known = lock(&session.ledger).take_shadow(rows);
+        match &mut known {
+            Some(before) => self.send_difference(rows.address, &span, before)?,
+            None => self.send_span(&span, Bulk::Pinned(rows.address))?,
+        }
+        lock(&session.ledger).give_up(rows, known);
+        Ok(())
+    }
+
+    /// What is other than before, which then says what is there now. A piece at a time: of what is
+    /// in the gateway's memory meanwhile its client has the length to say.
+    fn send_difference(
+        &mut self,
+        address: u64,
+        span: &SharedSpan,
+        before: &mut [u8],
+    ) -> Result<(), Closed> {
+        let mut now = [0; PIECE];
+        for (number, before) in before.chunks_mut(PIECE).enumerate() {
+            let (at, now) = (number * PIECE, &mut now[..before.len()]);
+            if span.read_at(at, now).is_err() {
+                return Ok(());
+            }
+            for (start, end) in runs(before, now) {
+                let (address, bytes) = (address + (at + start) as u64, &now[start..end]);
+                Frame::Pinned { address, bytes }.encode(&mut self.out);
                 self.hand_over_batch()?;
             }
+            before.copy_from_slice(now);
         }
         Ok(())
     }

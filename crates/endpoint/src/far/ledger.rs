@@ -73,11 +73,15 @@ impl Shadowed {
     }
 }
 
-/// An allocation as its client knows it.
+/// An allocation that kernels in flight were given, as its client knows it.
 #[derive(Debug)]
-pub(super) struct Shadow {
+struct Shadow {
     rows: Rows,
-    pub(super) bytes: Vec<u8>,
+    /// Nothing where there was no room when the first of them got it: what they have changed since
+    /// nobody knows, so it stays so until all of them have ended.
+    bytes: Option<Vec<u8>>,
+    /// What it counts for, also while whoever compares has the bytes.
+    kept: usize,
     users: usize,
 }
 
@@ -189,30 +193,37 @@ impl Ledger {
     /// Keeps a copy of an allocation that a kernel gets, if there is room; without one all of it is
     /// sent back.
     fn keep(&mut self, rows: Rows, read: &impl Fn(&Rows) -> Option<SharedSpan>) {
-        if let Some(shadow) = self.shadows.iter_mut().find(|shadow| shadow.rows == rows) {
+        if let Some(shadow) = self.shadow(&rows) {
             shadow.users += 1;
             return;
         }
         let Some(span) = read(&rows) else { return };
         let is_within = self.kept().saturating_add(span.len()) <= SHADOWS_MAX;
-        if is_within && self.shadowed.take(&self.vgpu, span.len()) {
-            self.shadows.push(Shadow { rows, bytes: span.to_vec(), users: 1 });
-        }
+        let has_room = is_within && self.shadowed.take(&self.vgpu, span.len());
+        let bytes = has_room.then(|| span.to_vec());
+        let kept = bytes.as_ref().map_or(0, Vec::len);
+        self.shadows.push(Shadow { rows, bytes, kept, users: 1 });
     }
 
     /// How many bytes its copies have.
     fn kept(&self) -> usize {
-        self.shadows.iter().map(|shadow| shadow.bytes.len()).sum()
+        self.shadows.iter().map(|shadow| shadow.kept).sum()
     }
 
-    /// The copy of an allocation that a kernel got and has ended.
-    pub(super) fn shadow(&mut self, rows: &Rows) -> Option<&mut Shadow> {
+    fn shadow(&mut self, rows: &Rows) -> Option<&mut Shadow> {
         self.shadows.iter_mut().find(|shadow| shadow.rows == *rows)
     }
 
-    /// A kernel that got an allocation has ended.
-    pub(super) fn give_up(&mut self, rows: &Rows) {
+    /// Takes the copy of an allocation that a kernel got and has ended, to be compared without
+    /// keeping others from the debts; it is brought back by [`Self::give_up`].
+    pub(super) fn take_shadow(&mut self, rows: &Rows) -> Option<Vec<u8>> {
+        self.shadow(rows)?.bytes.take()
+    }
+
+    /// A kernel that got an allocation has ended, which is as these bytes say now.
+    pub(super) fn give_up(&mut self, rows: &Rows, bytes: Option<Vec<u8>>) {
         if let Some(shadow) = self.shadow(rows) {
+            shadow.bytes = bytes;
             shadow.users = shadow.users.saturating_sub(1);
         }
         let before = self.kept();
@@ -307,6 +318,30 @@ mod tests {
         assert!(fill("e") >= 256 << 20, "what ended gives its part back");
     }
 
+    /// A copy that is made while a kernel may have written already says nothing of that.
+    #[test]
+    fn what_was_not_copied_before_the_first_kernel_is_sent_whole_until_the_last_has_ended() {
+        let shadowed = Arc::new(Shadowed::default());
+        assert!(shadowed.take("w", ALL_SHADOWS_MAX / 2), "somebody else has all that it may");
+        assert!(shadowed.take("x", ALL_SHADOWS_MAX / 4));
+        let mut ledger = Ledger::new("v".into(), Arc::clone(&shadowed));
+        let memory = SharedMemory::anonymous(SHADOWS_MAX).unwrap();
+        let rows = Rows::linear(0, SHADOWS_MAX as u64);
+        let read = |_: &Rows| memory.span(0, SHADOWS_MAX).ok();
+        ledger.keep(rows, &read);
+        shadowed.give_back("w", ALL_SHADOWS_MAX / 2);
+        ledger.keep(rows, &read);
+        assert!(ledger.take_shadow(&rows).is_none(), "the first kernel may have written");
+        ledger.give_up(&rows, None);
+        assert!(ledger.take_shadow(&rows).is_none(), "and so for the second");
+        ledger.give_up(&rows, None);
+        ledger.keep(rows, &read);
+        let bytes = ledger.take_shadow(&rows);
+        assert!(bytes.is_some(), "no kernel had it any more");
+        ledger.give_up(&rows, bytes);
+        assert_eq!(lock(&shadowed.0).get("v"), None);
+    }
+
     #[test]
     fn a_session_that_ends_gives_its_copies_back() {
         let shadowed = Arc::new(Shadowed::default());
@@ -321,7 +356,7 @@ mod tests {
         }
         let has = || lock(&shadowed.0).get("v").copied();
         assert_eq!(has(), Some(1 << 17));
-        ledger.give_up(&rows[0]);
+        ledger.give_up(&rows[0], None);
         assert_eq!(has(), Some(1 << 16));
         drop(ledger);
         assert_eq!(has(), None);

@@ -25,7 +25,7 @@ use weft_wire::remote::{Grant, Open, Opened, Opening, Reception, Resume};
 
 use self::door::{Door, Refusal};
 use self::ledger::{Ledger, Shadowed};
-use self::pending::{Arrival, Pending};
+use self::pending::{Arrival, Pending, whose};
 use self::session::Session;
 use crate::link::{HEARTBEAT, SILENCE_MAX};
 use crate::lock;
@@ -90,14 +90,14 @@ pub struct Far {
 #[derive(Debug, Default)]
 struct Sessions {
     open: BTreeMap<[u8; 16], (String, Arc<Session>)>,
-    /// Of each that begins the vGPU that its grant claims to be for.
-    beginning: Vec<String>,
+    /// Of each that begins the vGPU that its grant claims to be for, and who asks.
+    beginning: Vec<(String, IpAddr)>,
 }
 
 impl Sessions {
     /// Lets another one of a vGPU begin, of `most` at once. As many places as a vGPU has stay free:
     /// each is somebody else's, and however many take all they can, the next one has a place.
-    fn enter(&mut self, vgpu: &str, most: usize) -> Result<(), String> {
+    fn enter(&mut self, vgpu: &str, from: IpAddr, most: usize) -> Result<(), String> {
         let free = most.saturating_sub(self.open.len() + self.beginning.len());
         if free == 0 {
             return Err(format!(
@@ -106,7 +106,7 @@ impl Sessions {
             ));
         }
         let open = self.open.values().filter(|(of, _)| of == vgpu).count();
-        let own = open + self.beginning.iter().filter(|of| *of == vgpu).count();
+        let own = open + self.beginning.iter().filter(|(of, _)| of == vgpu).count();
         if own > 0 && own >= free {
             return Err(format!(
                 "vGPU `{vgpu}` has {own} of the gateway's {most} sessions, and the {free} that are \
@@ -114,16 +114,21 @@ impl Sessions {
                  remote.sessions"
             ));
         }
-        if self.beginning.len() >= BEGINNING_MAX {
+        // What a grant claims is not known to be true yet: the same by where it comes from.
+        let from = whose(from);
+        let of_it = self.beginning.iter().filter(|(_, other)| *other == from).count();
+        let free = BEGINNING_MAX.saturating_sub(self.beginning.len());
+        if free == 0 || (of_it > 0 && of_it >= free) {
             return Err("too many sessions begin at this moment; try again".into());
         }
-        self.beginning.push(vgpu.to_owned());
+        self.beginning.push((vgpu.to_owned(), from));
         Ok(())
     }
 
     /// One of a vGPU does not begin any longer.
-    fn begun(&mut self, vgpu: &str) {
-        let at = self.beginning.iter().position(|of| of == vgpu);
+    fn begun(&mut self, vgpu: &str, from: IpAddr) {
+        let from = whose(from);
+        let at = self.beginning.iter().position(|(of, other)| of == vgpu && *other == from);
         at.map(|at| self.beginning.swap_remove(at));
     }
 }
@@ -201,7 +206,7 @@ impl Far {
                         );
                     }
                 };
-                if let Err(why) = lock(&self.sessions).enter(&vgpu, self.settings.sessions) {
+                if let Err(why) = lock(&self.sessions).enter(&vgpu, from, self.settings.sessions) {
                     refuse(&channel, &Refusal::of(RefusalCode::Exhausted, why));
                     return;
                 }
@@ -210,7 +215,7 @@ impl Far {
                 let name = vgpu.clone();
                 let spawned = thread.spawn(move || far.begin(channel, (&open, from), name));
                 if spawned.is_err() {
-                    lock(&self.sessions).begun(&vgpu);
+                    lock(&self.sessions).begun(&vgpu, from);
                 }
             }
         }
@@ -220,7 +225,7 @@ impl Far {
     fn begin(&self, channel: Channel, (open, from): (&Open, IpAddr), vgpu: String) {
         let session = self.make(open, from, &vgpu);
         let mut sessions = lock(&self.sessions);
-        sessions.begun(&vgpu);
+        sessions.begun(&vgpu, from);
         match session {
             Ok((session, opened)) => {
                 // It may be resumed as soon as the endpoint knows its name.
@@ -301,16 +306,32 @@ mod tests {
 
     #[test]
     fn whoever_takes_all_places_leaves_some_for_the_next_one() {
+        let from = IpAddr::from([10, 0, 0, 1]);
         let mut sessions = Sessions::default();
         let mut took = Vec::new();
         for vgpu in ["a", "b", "c"] {
-            let entered = (0..16).take_while(|_| sessions.enter(vgpu, 16).is_ok());
+            let entered = (0..16).take_while(|_| sessions.enter(vgpu, from, 16).is_ok());
             took.push(entered.count());
         }
         assert_eq!(took, [8, 4, 2]);
-        assert!(sessions.enter("a", 16).unwrap_err().contains("`a` has 8 of the gateway's 16"));
-        sessions.begun("a");
-        sessions.begun("b");
-        sessions.enter("c", 16).unwrap();
+        assert!(
+            sessions.enter("a", from, 16).unwrap_err().contains("`a` has 8 of the gateway's 16")
+        );
+        sessions.begun("a", from);
+        sessions.begun("b", from);
+        sessions.enter("c", from, 16).unwrap();
+    }
+
+    #[test]
+    fn who_begins_many_sessions_at_once_leaves_places_to_begin_in() {
+        let mut sessions = Sessions::default();
+        let mut begin = |vgpu: &str, last| {
+            let from = IpAddr::from([0x2001, 0xdb8, 0, last, 0, 0, 0, last]);
+            (0..64)
+                .take_while(|n| sessions.enter(&format!("{vgpu}{n}"), from, 1_000).is_ok())
+                .count()
+        };
+        assert_eq!([begin("a", 1), begin("a", 2), begin("b", 3)], [16, 8, 4]);
+        assert_eq!(begin("c", 1), 0, "by whichever names");
     }
 }

@@ -154,7 +154,7 @@ fn oldest_of_most(from: &[IpAddr]) -> Option<usize> {
 }
 
 /// What counts as one address: of IPv6 a host has 2⁶⁴ of its own.
-fn whose(address: IpAddr) -> IpAddr {
+pub(super) fn whose(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(own) => own.into(),
         IpAddr::V6(own) => Ipv6Addr::from_bits(own.to_bits() >> 64 << 64).into(),

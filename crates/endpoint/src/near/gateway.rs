@@ -111,16 +111,21 @@ impl Gateway {
     }
 
     /// A connection to the gateway at the first of its host's addresses where it proves to be that.
-    /// Those that are left always have a part of the time.
+    /// The first one, where it was last, has half of the time if it needs that; those that are left
+    /// always have a part.
     fn reach(&self, deadline: Instant) -> Result<Channel> {
         let addresses = self.addresses()?;
-        let mut last = anyhow::anyhow!("`{}` has no address", self.remote);
+        let mut last = match addresses.is_empty() {
+            true => anyhow::anyhow!("`{}` has no address", self.remote),
+            false => anyhow::anyhow!("the time to reach {} was over", self.remote),
+        };
         for (tried, address) in addresses.iter().copied().enumerate() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             let part = left / u32::try_from(addresses.len() - tried)?;
+            let part = if tried == 0 { part.max(CONNECT_LIMIT.min(left / 2)) } else { part };
             match self.greet(address, part) {
                 Ok(channel) => {
                     let others = addresses.iter().copied().filter(|other| *other != address);

@@ -22,7 +22,7 @@ use super::devices::residency::Terms;
 use super::persist::Schedule;
 use super::registry::Registry;
 use super::runtime::Runtime;
-use super::sessions::{Entry, Origin, Session, is_of_host};
+use super::sessions::{Entry, Origin, Session, is_relayed};
 use super::spawn::Worker;
 use crate::config::NodeConfig;
 use crate::link::{Adoption, Descriptors, PACKET_BYTES_MAX, Passed, Start};
@@ -341,7 +341,7 @@ impl Daemon {
         let known = tables.registry.by_key(start.vgpu_key);
         let quota = known.map_or(start.memory_bytes, |vgpu| vgpu.memory_bytes);
         // Before the vGPU is placed, which is for good.
-        let payer = match is_of_host(start.elsewhere.as_ref()) {
+        let payer = match is_relayed(start.elsewhere.as_ref()) {
             true => self.tenancy.of_user(start.uid),
             false => self.tenancy.of_process(start.uid, start.pid),
         };

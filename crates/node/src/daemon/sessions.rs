@@ -22,7 +22,7 @@ use weft_sched::memory::LedgerError;
 use weft_sched::{Cap, Class, DeviceKey, TenantKey, Weight};
 use weft_wire::handshake::RefusalCode;
 
-pub(crate) use self::entry::{Entry, is_of_host};
+pub(crate) use self::entry::{Entry, is_relayed, program_name};
 use self::memory::SessionMemory;
 pub(crate) use self::reservation::{Asked, Reservation, name_asked, refusal};
 use super::attach::no_hello;
@@ -50,9 +50,6 @@ pub(super) const SWITCH_MIN_NS: u64 = 50_000;
 
 /// Lines about sessions that did not open, which a tenant can cause.
 static FAILURES: LogLimit = LogLimit::per_second(10);
-
-/// Characters of a program's name, as the tenant says it.
-const PROGRAM_CHARS_MAX: usize = 64;
 
 /// Whoever waits for sessions to be over looks this often for such as have only just begun.
 const END_POLL: Duration = Duration::from_millis(20);
@@ -290,7 +287,7 @@ impl Daemon {
             pid: tenant.pid.unwrap_or(0),
             began: tenant.pid.and_then(|pid| began_at(pid).ok()).unwrap_or(0),
             elsewhere: attachment.elsewhere(),
-            program: printable(&hello.program, PROGRAM_CHARS_MAX),
+            program: program_name(&hello.program),
             uuid: vgpu.uuid,
             memory_bytes: vgpu.memory_bytes,
             device_base: hello.device_base,

@@ -68,6 +68,11 @@ pub(crate) enum Client {
 }
 
 impl Attachment {
+    /// The address of its program's host, as the gateway sees it.
+    fn host(&self) -> Option<IpAddr> {
+        self.elsewhere()?.address
+    }
+
     /// Where its program is, if it is no process of this node.
     pub(crate) fn elsewhere(&self) -> Option<Elsewhere> {
         let (place, address) = match self.client {
@@ -119,10 +124,10 @@ pub(crate) fn greet(daemon: &Arc<Daemon>, connection: Connection<OwnedFd>) {
 
 /// Goes on with a tenant that is known. Does not wait for anybody.
 fn proceed(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment) {
-    let tenant = attachment.tenant;
+    let (tenant, host) = (attachment.tenant, attachment.host());
     let attachment = match not_an_accelerator(daemon, attachment) {
         Ok(attachment) => attachment,
-        Err(refusal) => return refuse(&socket, &tenant, refusal),
+        Err(refusal) => return refuse_from(&socket, &tenant, host, refusal),
     };
     match daemon.must_wait(&name_asked(&attachment.hello, attachment.tenant.uid)) {
         Ok(None) => admit(daemon, socket, attachment),
@@ -139,7 +144,7 @@ fn proceed(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment) {
         }
         Err(why) => {
             let (code, message) = (RefusalCode::Exhausted, format!("{why}; try again later"));
-            refuse(&socket, &tenant, Refusal { code, message });
+            refuse_from(&socket, &tenant, host, Refusal { code, message });
         }
     }
 }
@@ -149,7 +154,7 @@ fn admit(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment) {
     let elsewhere = attachment.elsewhere();
     match daemon.reserve_session(&attachment.hello, &attachment.tenant, elsewhere) {
         Ok(reservation) => receive(daemon, socket, attachment, reservation),
-        Err(refusal) => refuse(&socket, &attachment.tenant, refusal),
+        Err(refusal) => refuse_from(&socket, &attachment.tenant, attachment.host(), refusal),
     }
 }
 
@@ -247,7 +252,9 @@ fn serve(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment, reservat
     let began = Instant::now();
     let (session, files, vgpu) = match daemon.open_session(&attachment, reservation) {
         Ok(opened) => opened,
-        Err(refusal) => return refuse(&socket, &attachment.tenant, refusal),
+        Err(refusal) => {
+            return refuse_from(&socket, &attachment.tenant, attachment.host(), refusal);
+        }
     };
     let sent = send_welcome(daemon, &socket, &session, &files, &vgpu);
     // It has been answered.

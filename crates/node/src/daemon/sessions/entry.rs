@@ -4,7 +4,11 @@ use weft_api::node::{Elsewhere, Place, Whereabouts};
 use weft_ring::{Loss, Segment};
 use weft_sched::DeviceKey;
 
+use crate::daemon::log::printable;
 use crate::daemon::process::WorkerProcess;
+
+/// Characters of a program's name, as the tenant says it.
+const PROGRAM_CHARS_MAX: usize = 64;
 
 /// A session, as the daemon's other parts see it.
 #[derive(Debug)]
@@ -64,7 +68,17 @@ impl Entry {
     }
 }
 
+/// A program's name by its own word: whatever is written around names in lists is none of it.
+pub(crate) fn program_name(claimed: &str) -> String {
+    printable(claimed, PROGRAM_CHARS_MAX).replace(['(', ')', ','], "_")
+}
+
+/// Whether a program came through the node's gateway, which serves everybody and pays for nobody.
+pub(crate) fn is_relayed(elsewhere: Option<&Elsewhere>) -> bool {
+    elsewhere.is_some_and(|elsewhere| elsewhere.address.is_some())
+}
+
 /// Whether a program is another host's: the process through which it comes says nothing about it.
-pub(crate) fn is_of_host(elsewhere: Option<&Elsewhere>) -> bool {
+fn is_of_host(elsewhere: Option<&Elsewhere>) -> bool {
     elsewhere.is_some_and(|elsewhere| elsewhere.place == Place::Host)
 }

@@ -5,10 +5,9 @@ use weft_ring::peer;
 use weft_sched::DeviceKey;
 use weft_wire::handshake::{HelloBody, RefusalCode};
 
-use super::{Entry, PROGRAM_CHARS_MAX, Refusal, is_of_host};
+use super::{Entry, Refusal, is_relayed, program_name};
 use crate::config::{Choice, LimitError, UserLimits};
 use crate::daemon::devices::Device;
-use crate::daemon::log::printable;
 use crate::daemon::registry::{self, RegistryError, Vgpu, Wanted};
 use crate::daemon::{Daemon, Tables, tenancy};
 
@@ -86,7 +85,7 @@ impl Daemon {
             payer,
             pid: tenant.pid.unwrap_or(0),
             elsewhere,
-            program: printable(&hello.program, PROGRAM_CHARS_MAX),
+            program: program_name(&hello.program),
             worker: None,
             segment: None,
             in_region: false,
@@ -146,7 +145,7 @@ impl Daemon {
     ) -> u32 {
         let own = tables.registry.find(name).ok().filter(|vgpu| vgpu.owner == tenant.uid);
         let settled = own.and_then(|vgpu| self.tenancy.settled(vgpu.key));
-        settled.unwrap_or_else(|| match is_of_host(elsewhere) {
+        settled.unwrap_or_else(|| match is_relayed(elsewhere) {
             true => self.tenancy.of_user(tenant.uid),
             false => self.tenancy.of_process(tenant.uid, tenant.pid.unwrap_or(0)),
         })

@@ -1,3 +1,5 @@
+use std::net::IpAddr;
+
 use weft_api::node::{Elsewhere, Place};
 use weft_sched::{TenantState, VgpuKey};
 
@@ -154,15 +156,18 @@ fn the_gateways_control_group_does_not_say_who_pays_for_another_hosts_program() 
     let group = groups.find(|path| path.len() > 1 && !path.contains(','));
     let rule = format!("cgroup:{}", group.unwrap_or("/nobodys"));
     let node = Fixture::new(&[(&format!("scheduling.tenants.{BOB}"), &rule)]);
-    let reserve = |name, place| {
-        let elsewhere = Elsewhere { place, address: None, claimed_pid: 0 };
+    let reserve = |name, place, address: Option<IpAddr>| {
+        let elsewhere = Elsewhere { place, address, claimed_pid: 0 };
         let relay = peer::Credentials { pid: Some(std::process::id()), uid: ALICE, gid: ALICE };
         let hello = weft_wire::handshake::HelloBody::question(name);
         node.daemon.reserve_session(&hello, &relay, Some(elsewhere)).unwrap().payer
     };
-    assert_eq!(reserve("far", Place::Host), ALICE);
-    let guests = if group.is_some() { BOB } else { ALICE };
-    assert_eq!(reserve("guest", Place::Machine), guests, "its server is the machine's own");
+    let gateways = Some(IpAddr::from([10, 0, 0, 7]));
+    assert_eq!(reserve("far", Place::Host, gateways), ALICE);
+    // Where groups have a namespace of their own this one is their root, and no rule names that.
+    let own = if group.is_some() { BOB } else { ALICE };
+    assert_eq!(reserve("shown", Place::Host, None), own, "it has shown a grant itself");
+    assert_eq!(reserve("guest", Place::Machine, None), own, "its server is the machine's own");
 }
 
 #[test]
