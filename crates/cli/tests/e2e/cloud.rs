@@ -54,6 +54,8 @@ impl Cloud {
             let output = finish(command);
             assert!(output.status.success(), "{}", text_of(&output));
             std::fs::write(cloud.token(name), &output.stdout).unwrap();
+            let own = PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(cloud.token(name), own).unwrap();
         }
         cloud.launch();
         let admin = cloud.node().path().join("admin.sock");
