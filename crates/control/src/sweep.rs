@@ -104,10 +104,9 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
 /// may be of another version.
 fn ask(world: &World, node: &NodeRow) -> Result<Vec<String>, Failure> {
     let vgpus = world.answered(&node.name, world.nodes.vgpus(&node.admin))?;
-    let NodeSeen { devices, gateway } =
-        world.answered(&node.name, world.nodes.seen(&node.admin))?;
-    if world.store.see_gpus(&node.name, &devices, clock::now_ms())? {
-        tracing::warn!(node = node.name, ?devices, "its GPUs in service are others than before");
+    let NodeSeen { gpus, gateway } = world.answered(&node.name, world.nodes.seen(&node.admin))?;
+    if world.store.see_gpus(&node.name, &gpus, clock::now_ms())? {
+        tracing::warn!(node = node.name, ?gpus, "its GPUs in service are others than before");
         world.allocator.forget();
     }
     // One that is just starting listens later.

@@ -221,9 +221,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn inventory(&self) -> Ticket<Vec<(NodeRow, Vec<GpuRow>)>>;
     /// What live instances take of GPUs, after all writes that were begun.
     fn taken(&self) -> Ticket<Vec<Taken>>;
-    /// What a node has in service now: others are lost, and those of them that are there again are
-    /// not. Whether that changed anything.
-    fn see_gpus(&self, node: &str, devices: &[String], now_ms: u64) -> Result<bool, StoreError>;
+    /// What a node has in service now: others are lost, and those that have less memory than is
+    /// known of them. Those of them are not any longer that are there again with just the memory
+    /// that is known. Whether that changed anything.
+    fn see_gpus(&self, node: &str, gpus: &[GpuFound], now_ms: u64) -> Result<bool, StoreError>;
     /// Forgets a GPU that is lost and that nobody has a cGPU of.
     fn remove_gpu(&self, id: u32, audit: &Audit) -> Result<(), StoreError>;
     /// Takes a GPU out of service, or puts it back.

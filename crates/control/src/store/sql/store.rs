@@ -203,12 +203,12 @@ impl<B: Base> Store for B {
         self.writer().begin(instances::taken)
     }
 
-    fn see_gpus(&self, node: &str, devices: &[String], now_ms: u64) -> Result<bool, StoreError> {
-        if self.read(|link| registry::are_seen(link, node, devices))? {
+    fn see_gpus(&self, node: &str, gpus: &[GpuFound], now_ms: u64) -> Result<bool, StoreError> {
+        if self.read(|link| registry::are_seen(link, node, gpus))? {
             return Ok(false);
         }
-        let (node, devices) = (node.to_owned(), devices.to_vec());
-        let see = move |link: &mut B::Link| registry::see_gpus(link, &node, &devices, now_ms);
+        let (node, gpus) = (node.to_owned(), gpus.to_vec());
+        let see = move |link: &mut B::Link| registry::see_gpus(link, &node, &gpus, now_ms);
         self.writer().begin(see).wait().map(|()| true)
     }
 
