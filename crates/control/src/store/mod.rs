@@ -128,8 +128,8 @@ pub struct Counts {
 
 /// Everything that is kept. Lists come in pairs of a cursor and an item.
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Whether it can be read, and written as far as that is known: it is written for that only
-    /// where the last write failed.
+    /// Whether it can be read, and written as far as that is known: a write that has been under way
+    /// for some seconds hangs, and it is written for that only where the last write failed.
     ///
     /// # Errors
     /// Why not. The same holds for every other call.

@@ -1,5 +1,7 @@
 //! The trait, call by call, for every database.
 
+use std::time::Instant;
+
 use weft_api::v1::{AuditEntry, Event, Project, Quota};
 
 use super::endpoints;
@@ -24,6 +26,9 @@ impl<B: Base> Store for B {
     fn check(&self) -> Result<(), StoreError> {
         // Anybody may ask this as often as they like, and a write takes the disk. Whether one that
         // failed would come to something now, only another one tells.
+        if self.holder() == Leading::Here {
+            self.writer().ensure_moving(Instant::now())?;
+        }
         if self.holder() != Leading::Here || !self.writer().has_failed() {
             return self.read(|link| link.one("SELECT at_ms FROM written", &[]).map(drop));
         }
