@@ -21,6 +21,12 @@ const NODES_MAX: u32 = 100_000;
 /// The least memory of a cGPU that hosts are said to have room for, as in the paper.
 const MIB_OF_CGPU: u64 = 1_024;
 
+/// Why an instance failed whose VM nobody knows any longer.
+pub(crate) const VM_GONE: &str = "the VM is gone";
+
+/// What stands between a vGPU and its node in words about one that is gone.
+pub(crate) const VGPU_GONE: &str = " is no longer on node ";
+
 /// What a sweep found and did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -198,7 +204,7 @@ fn look_at(
     let state = if silent.provisioner { None } else { Some(world.provisioner.state(id)) };
     silent.provisioner |= state.as_ref().is_some_and(|state| state.as_ref().is_err_and(is_away));
     let lost = match &state {
-        Some(Ok(VmState::Absent)) => Some("the VM is gone".to_owned()),
+        Some(Ok(VmState::Absent)) => Some(VM_GONE.to_owned()),
         Some(Ok(VmState::Broken(why))) => Some(why.clone()),
         Some(Ok(VmState::Active | VmState::Booting)) => lost_vgpu(world, id, found)?,
         Some(Err(_)) | None => None,
@@ -250,7 +256,7 @@ fn lost_vgpu(world: &World, id: &str, found: &OnNodes) -> Result<Option<String>,
         }
         let now = world.store.instance(id)?;
         if now.is_some_and(|now| now.wanted == Wanted::Present) {
-            return Ok(Some(format!("vGPU {name} is no longer on node {node}")));
+            return Ok(Some(format!("vGPU {name}{VGPU_GONE}{node}")));
         }
     }
     Ok(None)

@@ -16,6 +16,12 @@ pub use rows::{
     NodeRow, OperationRow, Port, Reservation, Spec, Taken, TokenRow, VGPU_PREFIX, Wanted,
 };
 
+/// How words end about a VM whose host's endpoint was forgotten.
+pub(crate) const REMOVED: &str = " was taken out of service";
+
+/// Why an operation failed that made what was terminated meanwhile.
+pub(crate) const TERMINATED: &str = "it was terminated";
+
 /// Why nothing was read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
