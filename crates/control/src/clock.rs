@@ -19,7 +19,8 @@ pub fn now_ms() -> u64 {
 }
 
 /// How long this process has waited for what began when the wall clock said so: no wait of an
-/// earlier process counts, and none that is a step of the clock.
+/// earlier process counts, and none that is a step of the clock. What began later than the wall
+/// clock ever said here is not waited for yet.
 #[must_use]
 pub fn waited(since_ms: u64) -> Duration {
     // What it says now is remembered.
@@ -38,7 +39,7 @@ struct Readings(Vec<(u64, Instant)>);
 
 impl Readings {
     fn read(&mut self, wall_ms: u64, now: Instant) {
-        let expected = self.0.last().map(|(ms, at)| ms.saturating_add(passed_ms(*at, now)));
+        let expected = self.says(now);
         if expected.is_none_or(|expected| expected.abs_diff(wall_ms) > TOLERANCE_MS) {
             if self.0.len() >= READINGS_MAX {
                 // The first one is when the process began.
@@ -46,6 +47,11 @@ impl Readings {
             }
             self.0.push((wall_ms, now));
         }
+    }
+
+    /// What the wall clock says then.
+    fn says(&self, now: Instant) -> Option<u64> {
+        self.0.last().map(|(ms, at)| ms.saturating_add(passed_ms(*at, now)))
     }
 
     /// Since the latest instant at which the wall clock said so: where it was set back, it did so
@@ -57,8 +63,11 @@ impl Readings {
             let at = begun.checked_add(Duration::from_millis(since_ms.checked_sub(ms)?))?;
             (at <= end + Duration::from_millis(TOLERANCE_MS)).then_some(at)
         });
-        // What began earlier is waited for since this process has been.
-        let at = at.or_else(|| self.0.first().map(|(_, begun)| *begun)).unwrap_or(now);
+        // What began earlier is waited for since this process has been. What another replica began
+        // whose clock is ahead of this one begins now.
+        let is_ahead = self.says(now).is_some_and(|wall_ms| since_ms > wall_ms);
+        let first = self.0.first().filter(|_| !is_ahead).map(|(_, begun)| *begun);
+        let at = at.or(first).unwrap_or(now);
         now.saturating_duration_since(at)
     }
 }
@@ -94,6 +103,16 @@ mod tests {
         readings.read(10_000_000, begun);
         assert_eq!(readings.waited(1, begun + 2 * S), 2 * S);
         assert_eq!(readings.waited(10_001_000, begun + 2 * S), S);
+    }
+
+    #[test]
+    fn what_a_clock_that_is_ahead_has_begun_is_not_waited_for_yet() {
+        let (mut readings, begun) = (Readings(Vec::new()), Instant::now());
+        readings.read(10_000_000, begun);
+        let now = begun + 3 * 3_600 * S;
+        let now_ms = 10_000_000 + 3 * 3_600_000;
+        assert_eq!(readings.waited(now_ms + 30_000, now), Duration::ZERO);
+        assert_eq!(readings.waited(now_ms - 30_000, now), 30 * S);
     }
 
     #[test]

@@ -362,7 +362,15 @@ impl Engine {
         // A step may have been done beside the one that fails.
         let Some(now) = store.instance(&instance.id)? else { return Ok(()) };
         if !self.world.has_ended(&now) {
-            return Ok(());
+            let found = store.operation(&now.operation)?;
+            let is_given = |event: &Event| event.step == QUOTA;
+            // What has its quota back is not asked about again.
+            if found.is_none_or(|(_, events)| events.iter().any(is_given)) {
+                return Ok(());
+            }
+            if !self.world.is_cut_off(&now) {
+                return Ok(());
+            }
         }
         let (at_ms, step, detail) = (clock::now_ms(), QUOTA.to_owned(), GIVEN_BACK.to_owned());
         let kind = EventKind::Done;

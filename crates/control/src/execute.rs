@@ -187,11 +187,20 @@ impl World {
         Ok(self.store.node(node)?.is_some_and(|node| node.host == *host))
     }
 
-    /// Whether nothing of an instance that is removed can compute any longer.
+    /// Whether it is known without asking anybody that nothing of an instance that is removed can
+    /// compute any longer. By itself for what is shown: an endpoint that has cut it off may say so
+    /// before anybody else does.
     #[must_use]
     pub fn has_ended(&self, instance: &InstanceRow) -> bool {
-        let cuts = self.endpoint.cuts(instance.found.host.as_deref());
-        plan::has_ended(instance.marks, cuts, self.provisioner.ends())
+        plan::has_ended(instance.marks, self.provisioner.ends())
+    }
+
+    /// Whether the endpoint of the host of an instance that is removed says now that it is cut off.
+    /// That its rules were withdrawn is no such word: one that was taken out of service while it
+    /// was away was not waited for.
+    pub(crate) fn is_cut_off(&self, instance: &InstanceRow) -> bool {
+        let host = instance.found.host.as_deref();
+        instance.marks.has(Step::Unrule) && self.endpoint.cut(&instance.id, host)
     }
 
     /// Withdraws an instance's rules, which are where its port is.

@@ -199,9 +199,10 @@ impl Endpoint for Hosts {
         all
     }
 
-    /// An endpoint that was taken out of service while it was away has cut nobody off.
-    fn cuts(&self, host: Option<&str>) -> bool {
-        host.is_some_and(|host| matches!(self.socket(host), Ok(Some(_))))
+    /// Of a host that is not known, or has no endpoint, nobody says so.
+    fn cut(&self, instance: &str, host: Option<&str>) -> bool {
+        let withdraw = Request::Withdraw { instance: instance.to_owned() };
+        host.is_some_and(|host| self.done(host, withdraw).is_ok())
     }
 }
 
@@ -320,7 +321,7 @@ mod tests {
         let asked = endpoint(&path, Answer::Done);
         store.put_endpoints(&[("a".to_owned(), path.display().to_string())]).unwrap();
         hosts.put("i1", &[row("a")]).unwrap();
-        assert!(hosts.cuts(Some("a")));
+        assert!(hosts.cut("i1", Some("a")) && !hosts.cut("i1", None));
         let audit = Audit {
             at_ms: 1,
             actor: "root".to_owned(),
@@ -331,10 +332,16 @@ mod tests {
         };
         store.remove_endpoint("a", &audit).unwrap();
         // Nobody is asked who was taken out of service, and so nobody has cut anything off.
-        assert!(!hosts.cuts(Some("a")));
+        assert!(!hosts.cut("i1", Some("a")));
         hosts.withdraw("i1", None).unwrap();
         assert_eq!(hosts.instances(), Ruled::default());
-        assert_eq!(asked.lock().unwrap().len(), 1);
+        assert_eq!(asked.lock().unwrap().len(), 2);
+        // A start that names it again has cut nothing off either, as long as it is away.
+        let gone = folder.path().join("b").display().to_string();
+        store.put_endpoints(&[("a".to_owned(), gone)]).unwrap();
+        assert!(!hosts.cut("i1", Some("a")));
+        store.put_endpoints(&[("a".to_owned(), path.display().to_string())]).unwrap();
+        assert!(hosts.cut("i1", Some("a")));
     }
 
     #[test]

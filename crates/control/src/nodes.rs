@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use weft_api::node::{AdminError, Answer, Client, GrantRequest, NodeReport, Request, VERSIONS};
+use weft_api::node::{
+    AdminError, Answer, Client, DeviceReport, GrantRequest, NodeReport, Request, VERSIONS,
+};
 
 use crate::provision::Failure;
 use crate::store::{GpuFound, VGPU_PREFIX};
@@ -17,7 +19,7 @@ const GRANT_VALID_S: u64 = 30 * 24 * 3_600;
 /// How many endpoints may use a grant: a VM's is another one after each time that it boots.
 const GRANT_USES: u32 = 64;
 
-/// A node that is asked to remove vGPUs says within this time which ones it has, or hangs.
+/// A node says within this time what it has, or hangs.
 const LIST_LIMIT: Duration = Duration::from_secs(3);
 
 /// It has ended a vGPU's sessions within this time.
@@ -39,8 +41,8 @@ pub struct NodeFacts {
 /// What changes of a node while it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSeen {
-    /// The devices that it has in service.
-    pub devices: Vec<String>,
+    /// Its GPUs that are in service.
+    pub gpus: Vec<GpuFound>,
     /// Where its gateway listens; nothing while it does not.
     pub gateway: Option<String>,
 }
@@ -134,10 +136,15 @@ fn connect(admin: &str) -> Result<Client, Failure> {
     Ok(Client::connect(Path::new(admin))?)
 }
 
+/// The same for what a node says at once. One that hangs may take no connection in, and there are
+/// others to ask.
+fn connect_briefly(admin: &str) -> Result<Client, Failure> {
+    Client::connect_within(Path::new(admin), LIST_LIMIT).map_err(of_silent)
+}
+
 /// What a node says of itself, if it speaks a version that is spoken here. One that does not is not
 /// given up: it is upgraded, or this control plane is.
-fn report(admin: &str) -> Result<NodeReport, Failure> {
-    let report = connect(admin)?.node()?;
+fn spoken(admin: &str, report: NodeReport) -> Result<NodeReport, Failure> {
     if VERSIONS.common(report.admin).is_none() {
         return Err(Failure::passing(format!(
             "the node at {admin} speaks {} of its admin interface and this control plane \
@@ -151,19 +158,14 @@ fn report(admin: &str) -> Result<NodeReport, Failure> {
 
 impl Nodes for Sockets {
     fn look(&self, admin: &str) -> Result<NodeFacts, Failure> {
-        let report = report(admin)?;
+        let report = spoken(admin, connect(admin)?.node()?)?;
         if !report.you_administrate {
             return Err(Failure::permanent(format!(
                 "the node at {admin} does not let this user administrate it: run weft-control as \
                  the node's user or as root, or as a member of its sockets.admin_group"
             )));
         }
-        let found = |device: &weft_api::node::DeviceReport| GpuFound {
-            device: device.name.clone(),
-            product: device.product.clone(),
-            memory_mib: device.memory_bytes / MIB,
-        };
-        let gpus = report.devices.iter().filter(|device| device.in_service).map(found).collect();
+        let gpus = gpus(&report);
         let gateway = report.gateway.ok_or_else(|| {
             Failure::permanent(format!("the node at {admin} has no gateway: set remote.listen"))
         })?;
@@ -214,11 +216,9 @@ impl Nodes for Sockets {
         // is asked again, as it is until it succeeds.
         static UNSAID: Mutex<BTreeMap<(String, String), u64>> = Mutex::new(BTreeMap::new());
         let unsaid = || UNSAID.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut client = connect(admin)?;
-        // One that says nothing to that hangs, and there are others to ask. What ends sessions may
-        // take longer.
-        client.wait_at_most(LIST_LIMIT)?;
+        let mut client = connect_briefly(admin)?;
         let there = client.list().map_err(of_silent)?;
+        // What ends sessions may take longer.
         client.wait_at_most(REMOVE_LIMIT)?;
         for vgpu in there.iter().filter(|vgpu| vgpus.contains(&vgpu.name)) {
             client.remove(&vgpu.name, true)?;
@@ -235,20 +235,31 @@ impl Nodes for Sockets {
     }
 
     fn vgpus(&self, admin: &str) -> Result<Vec<String>, Failure> {
-        let all = connect(admin)?.list()?.into_iter().map(|vgpu| vgpu.name);
+        let there = connect_briefly(admin)?.list().map_err(of_silent)?;
+        let all = there.into_iter().map(|vgpu| vgpu.name);
         Ok(all.filter(|name| name.starts_with(VGPU_PREFIX)).collect())
     }
 
     fn tenant_socket(&self, admin: &str) -> Result<PathBuf, Failure> {
-        Ok(report(admin)?.tenant_socket.into())
+        Ok(spoken(admin, connect(admin)?.node()?)?.tenant_socket.into())
     }
 
     fn seen(&self, admin: &str) -> Result<NodeSeen, Failure> {
-        let report = report(admin)?;
-        let in_service = report.devices.into_iter().filter(|device| device.in_service);
-        let devices = in_service.map(|device| device.name).collect();
-        Ok(NodeSeen { devices, gateway: report.gateway.and_then(|gateway| gateway.listen) })
+        let report = connect_briefly(admin)?.node().map_err(of_silent)?;
+        let report = spoken(admin, report)?;
+        let gpus = gpus(&report);
+        Ok(NodeSeen { gpus, gateway: report.gateway.and_then(|gateway| gateway.listen) })
     }
+}
+
+/// The GPUs of a node that are in service.
+fn gpus(report: &NodeReport) -> Vec<GpuFound> {
+    let found = |device: &DeviceReport| GpuFound {
+        device: device.name.clone(),
+        product: device.product.clone(),
+        memory_mib: device.memory_bytes / MIB,
+    };
+    report.devices.iter().filter(|device| device.in_service).map(found).collect()
 }
 
 /// One that hangs, in words.
@@ -298,6 +309,7 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
 
     use weft_api::node::VgpuReport;
+    use weft_ring::peer;
 
     use super::*;
 
@@ -412,9 +424,16 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let socket = scratch.path().join("admin.sock");
         // Connections are made, and nobody reads what comes.
-        let _hangs = UnixListener::bind(&socket).unwrap();
-        let failure = Sockets.revoke(socket.to_str().unwrap(), &["a".to_owned()]).unwrap_err();
-        assert_eq!(failure, Failure::passing("the node daemon did not answer within 3 s"));
+        let _hangs = peer::listen_stream(&socket, 0o600, 1).unwrap();
+        let ask = || Sockets.revoke(socket.to_str().unwrap(), &["a".to_owned()]).unwrap_err();
+        let silent = Failure::passing("the node daemon did not answer within 3 s");
+        assert_eq!(ask(), silent);
+        // Nor are they when its queue is full.
+        let brief = Duration::from_millis(10);
+        let waiting: Vec<_> =
+            std::iter::from_fn(|| peer::connect_within(&socket, brief).ok()).collect();
+        assert!(!waiting.is_empty());
+        assert_eq!(ask(), silent);
     }
 
     #[test]

@@ -132,14 +132,13 @@ pub fn beside(step: Step, marks: Marks) -> Option<Step> {
     next.filter(|step| plan(Wanted::Absent, marks).contains(step))
 }
 
-/// Whether nothing of an instance that is removed can compute any longer: there never was a VM, its
-/// sessions were ended by the nodes or, where withdrawing rules `cuts` connections, by its host's
-/// endpoint, or the VM is gone, where terminating `ends` it.
+/// Whether what was done says that nothing of an instance that is removed can compute any longer:
+/// there never was a VM, its sessions were ended by the nodes, or the VM is gone, where terminating
+/// `ends` it. Whether its host's endpoint has cut it off only that one can say.
 #[must_use]
-pub fn has_ended(marks: Marks, cuts: bool, ends: bool) -> bool {
-    let is_cut = cuts && marks.has(Step::Unrule);
+pub fn has_ended(marks: Marks, ends: bool) -> bool {
     let is_gone = ends && marks.has(Step::Terminate);
-    is_cut || is_gone || marks.has(Step::Revoke) || !is_begun(marks, &[Step::Sign, Step::Grant])
+    is_gone || marks.has(Step::Revoke) || !is_begun(marks, &[Step::Sign, Step::Grant])
 }
 
 #[cfg(test)]
@@ -218,13 +217,12 @@ mod tests {
     #[test]
     fn an_instance_has_ended_when_somebody_has_said_so() {
         let made = MAKING.iter().fold(Marks::default(), |marks, step| marks.with(*step));
-        assert!(has_ended(Marks::default(), true, true), "there never was a VM");
-        assert!(!has_ended(made, true, true));
-        assert!(has_ended(made.with(Step::Unrule), true, false));
-        assert!(!has_ended(made.with(Step::Unrule), false, true), "nothing was cut");
-        assert!(has_ended(made.with(Step::Terminate), false, true));
-        assert!(!has_ended(made.with(Step::Terminate), false, false), "a job computes on");
-        assert!(has_ended(made.with(Step::Revoke), false, false));
+        assert!(has_ended(Marks::default(), true), "there never was a VM");
+        assert!(!has_ended(made, true));
+        assert!(!has_ended(made.with(Step::Unrule), true), "nothing may have been cut");
+        assert!(has_ended(made.with(Step::Terminate), true));
+        assert!(!has_ended(made.with(Step::Terminate), false), "a job computes on");
+        assert!(has_ended(made.with(Step::Revoke), false));
     }
 
     /// A control plane of the version before had made the vGPUs, and perhaps asked for a VM; or all
@@ -235,7 +233,7 @@ mod tests {
         assert_eq!(plan(Wanted::Present, made)[..2], [Step::Create, Step::Port]);
         let undone = [Step::Revoke, Step::Terminate, Step::Release];
         assert_eq!(plan(Wanted::Absent, made), undone);
-        assert!(!has_ended(made, true, true));
+        assert!(!has_ended(made, true));
         let ready = Marks(0b111_1111);
         assert_eq!(plan(Wanted::Present, ready), []);
     }

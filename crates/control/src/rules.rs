@@ -53,10 +53,11 @@ pub trait Endpoint: Send + Sync + std::fmt::Debug {
     /// Why some may be in force.
     fn withdraw(&self, instance: &str, host: Option<&str>) -> Result<(), Failure>;
 
-    /// Whether withdrawing the rows of a VM on this host has ended what they let through: it has
-    /// where they lead anywhere, and somebody was there to be asked.
-    fn cuts(&self, _host: Option<&str>) -> bool {
-        true
+    /// Withdraws an instance's rows once more; whether what they let through has ended: it has
+    /// where they lead anywhere, and somebody is there now and says so. An endpoint that was taken
+    /// out of service while it was away has cut nobody off, wherever it was put back.
+    fn cut(&self, instance: &str, host: Option<&str>) -> bool {
+        self.withdraw(instance, host).is_ok()
     }
 
     /// Instances with rows, as far as anybody says.

@@ -21,6 +21,12 @@ const NODES_MAX: u32 = 100_000;
 /// The least memory of a cGPU that hosts are said to have room for, as in the paper.
 const MIB_OF_CGPU: u64 = 1_024;
 
+/// Why an instance failed whose VM nobody knows any longer.
+pub(crate) const VM_GONE: &str = "the VM is gone";
+
+/// What stands between a vGPU and its node in words about one that is gone.
+pub(crate) const VGPU_GONE: &str = " is no longer on node ";
+
 /// What a sweep found and did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -104,10 +110,9 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
 /// may be of another version.
 fn ask(world: &World, node: &NodeRow) -> Result<Vec<String>, Failure> {
     let vgpus = world.answered(&node.name, world.nodes.vgpus(&node.admin))?;
-    let NodeSeen { devices, gateway } =
-        world.answered(&node.name, world.nodes.seen(&node.admin))?;
-    if world.store.see_gpus(&node.name, &devices, clock::now_ms())? {
-        tracing::warn!(node = node.name, ?devices, "its GPUs in service are others than before");
+    let NodeSeen { gpus, gateway } = world.answered(&node.name, world.nodes.seen(&node.admin))?;
+    if world.store.see_gpus(&node.name, &gpus, clock::now_ms())? {
+        tracing::warn!(node = node.name, ?gpus, "its GPUs in service are others than before");
         world.allocator.forget();
     }
     // One that is just starting listens later.
@@ -199,7 +204,7 @@ fn look_at(
     let state = if silent.provisioner { None } else { Some(world.provisioner.state(id)) };
     silent.provisioner |= state.as_ref().is_some_and(|state| state.as_ref().is_err_and(is_away));
     let lost = match &state {
-        Some(Ok(VmState::Absent)) => Some("the VM is gone".to_owned()),
+        Some(Ok(VmState::Absent)) => Some(VM_GONE.to_owned()),
         Some(Ok(VmState::Broken(why))) => Some(why.clone()),
         Some(Ok(VmState::Active | VmState::Booting)) => lost_vgpu(world, id, found)?,
         Some(Err(_)) | None => None,
@@ -251,7 +256,7 @@ fn lost_vgpu(world: &World, id: &str, found: &OnNodes) -> Result<Option<String>,
         }
         let now = world.store.instance(id)?;
         if now.is_some_and(|now| now.wanted == Wanted::Present) {
-            return Ok(Some(format!("vGPU {name} is no longer on node {node}")));
+            return Ok(Some(format!("vGPU {name}{VGPU_GONE}{node}")));
         }
     }
     Ok(None)

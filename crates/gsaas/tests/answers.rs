@@ -27,6 +27,9 @@ const BUILDING: &str = r#"{"id":"i1","name":"n","project":"p","state":"building"
 const NO_LEADER: &str = r#"{"type":"urn:weft:not-leader","title":"t","status":503,"detail":"none",
     "retry_after_s":0}"#;
 
+const NOT_FOUND: &str = r#"{"type":"urn:weft:not-found","title":"t","status":404,
+    "detail":"there is no GPU `1`"}"#;
+
 /// A request: its first line, and the idempotency key.
 type Heard = (String, Option<String>);
 
@@ -122,6 +125,18 @@ fn a_vm_that_was_accepted_is_waited_for_over_an_answer_that_is_lost() {
     let (output, said) = gsaas(&url, &LAUNCH);
     server.join().unwrap();
     assert!(output.status.success(), "{said}");
+}
+
+#[test]
+fn what_is_gone_when_it_is_removed_again_was_removed() {
+    let (url, server) = serve(vec![Act::Hang, Act::Say(404, NOT_FOUND)]);
+    let (output, said) = gsaas(&url, &["-remove", "-gpu=1"]);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(server.join().unwrap().len(), 2);
+    let (url, server) = serve(vec![Act::Say(404, NOT_FOUND)]);
+    let (output, said) = gsaas(&url, &["-remove", "-gpu=1"]);
+    assert!(output.status.code() == Some(1) && said.contains("no GPU `1`"), "{said}");
+    server.join().unwrap();
 }
 
 /// The words name the limit that was waited for, which is not the library's own.

@@ -73,7 +73,16 @@ impl Client {
     /// # Errors
     /// [`AdminError::NotRunning`], [`AdminError::Permission`], [`AdminError::Stranger`].
     pub fn connect(path: &Path) -> Result<Self, AdminError> {
-        Self::open(path, true)
+        Self::open(path, true, ANSWER_TIMEOUT)
+    }
+
+    /// The same, but a daemon that takes no connection in within that time, or then does not answer
+    /// within it, hangs: it fails with [`io::ErrorKind::WouldBlock`].
+    ///
+    /// # Errors
+    /// As [`Self::connect`], and [`AdminError::Io`].
+    pub fn connect_within(path: &Path, limit: Duration) -> Result<Self, AdminError> {
+        Self::open(path, true, limit)
     }
 
     /// Connects to the admin socket at `path`, which was searched for.
@@ -81,11 +90,11 @@ impl Client {
     /// # Errors
     /// As [`Self::connect`].
     pub fn connect_found(path: &Path) -> Result<Self, AdminError> {
-        Self::open(path, false)
+        Self::open(path, false, ANSWER_TIMEOUT)
     }
 
-    fn open(path: &Path, named: bool) -> Result<Self, AdminError> {
-        let stream = peer::connect_within(path, ANSWER_TIMEOUT).map_err(|source| {
+    fn open(path: &Path, named: bool, limit: Duration) -> Result<Self, AdminError> {
+        let stream = peer::connect_within(path, limit).map_err(|source| {
             let path = path.to_owned();
             if source.kind() == io::ErrorKind::PermissionDenied {
                 AdminError::Permission { path }

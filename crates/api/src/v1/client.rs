@@ -10,28 +10,23 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::{Request, Response, Uri};
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, Body};
+use ureq::{Agent, AsSendBody, Body};
 
 use super::names::{BadKey, check_key, is_word};
 use super::problem::{Kind, Problem};
-use super::reach::{agent, was_sent, why};
+use super::reach::{Limits, agent, tls, trusted, was_sent, why};
 use super::resources::{
     Attachment, AuditEntry, Cgpu, CreatedToken, Endpoint, EndpointChange, Gpu, GpuChange, Instance,
     NewInstance, NewNode, NewToken, Node, Operation, Page, Project, ProjectChange, Token,
     UsageRecord,
 };
 use super::{IDEMPOTENCY_HEADER, VERSION, VERSION_HEADER, VERSION_MIN};
-use crate::files::{self, PEM_BYTES_MAX};
 
 /// The control plane answers within this time or the call failed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Whoever is asked has at least so long for it, however little patience is left.
 const ATTEMPT_MIN: Duration = Duration::from_secs(1);
-
-/// And is there for it within this time.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Who waits for a replica to lead asks again after this time, if nobody says how long it may take.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -44,10 +39,6 @@ const KEY_BYTES: usize = 16;
 
 /// The longest answer.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
-
-/// The authorities that the system trusts, where distributions keep them.
-const SYSTEM_AUTHORITIES: [&str; 3] =
-    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
 /// A connection to a control plane, kept between calls. Of several replicas it may know any, or
 /// more than one: what only another one does is asked of that one.
@@ -159,7 +150,6 @@ impl Client {
         }
         let mut config = Agent::config_builder()
             .timeout_global(Some(ANSWER_TIMEOUT))
-            .timeout_connect(Some(CONNECT_TIMEOUT))
             .http_status_as_error(false)
             // A token is shown to whom it was meant for.
             .max_redirects(0)
@@ -189,10 +179,15 @@ impl Client {
     /// Asks; and again, as long as nobody who could do it has answered and this client is patient.
     fn send(&self, asked: &Asked<'_>) -> Result<Vec<u8>, ClientError> {
         let deadline = Instant::now() + self.patience.unwrap_or_default();
+        // Whether an attempt before may have done it.
+        let mut may_be_done = false;
         loop {
             let left = self.patience.map(|_| deadline.saturating_duration_since(Instant::now()));
-            let answered = self.send_round(asked, left);
+            let answered = self.send_round(asked, left, &mut may_be_done);
             let Err(error) = &answered else { return answered };
+            if may_be_done && asked.is_done_as(error) {
+                return Ok(Vec::new());
+            }
             let pause = match error {
                 // Where nobody else is known there may be nobody at all.
                 ClientError::Unreachable { base, .. }
@@ -201,7 +196,7 @@ impl Client {
                     ASK_AGAIN
                 }
                 ClientError::Unanswered { .. } if asked.may_be_repeated() => ASK_AGAIN,
-                ClientError::Refused(problem) if is_passing(problem) => {
+                ClientError::Refused(problem) if asked.is_passing(problem) => {
                     problem.retry_after_s.map_or(ASK_AGAIN, Duration::from_secs).max(PAUSE_MIN)
                 }
                 ClientError::Unreachable { .. }
@@ -222,11 +217,12 @@ impl Client {
 
     /// Asks one replica after the other, beginning with the one that answered last, until one has
     /// done it, refused it, or may have done what must not be done twice. Of the time that is left,
-    /// one that hangs takes its part only.
+    /// one that hangs takes its part only. Says, too, if one may have done it that did not answer.
     fn send_round(
         &self,
         asked: &Asked<'_>,
         left: Option<Duration>,
+        may_be_done: &mut bool,
     ) -> Result<Vec<u8>, ClientError> {
         let first = self.answered.load(Ordering::Relaxed);
         let end = left.map(|left| Instant::now() + left);
@@ -240,6 +236,7 @@ impl Client {
             });
             match self.send_led(&self.bases[at], asked, Instant::now() + limit) {
                 Err(error) if asked.may_go_to_another(&error) => {
+                    *may_be_done |= may_have_been_done(&error);
                     // What one said that answers is more than that another one does not.
                     if !matches!(last, Some(ClientError::Refused(_))) {
                         last = Some(error);
@@ -299,9 +296,9 @@ impl Client {
         asked: &Asked<'_>,
         end: Instant,
     ) -> Result<Sent, ClientError> {
-        let limit = end.saturating_duration_since(Instant::now()).max(PAUSE_MIN);
-        let mut response = self.run(minor, base, asked, limit)?.map_err(|error| {
-            let (base, why) = (base.to_owned(), why(&error, limit));
+        let limits = Limits::of(end.saturating_duration_since(Instant::now()).max(PAUSE_MIN));
+        let mut response = self.run(minor, base, asked, limits)?.map_err(|error| {
+            let (base, why) = (base.to_owned(), why(&error, limits));
             match was_sent(&error) {
                 false => ClientError::Unreachable { base, why },
                 true => ClientError::Unanswered { base, why, may_be_done: asked.changes() },
@@ -312,7 +309,7 @@ impl Client {
         let spoken = spoken.and_then(minor_of);
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
         let lost = |error: ureq::Error| {
-            let (base, why) = (base.to_owned(), why(&error, limit));
+            let (base, why) = (base.to_owned(), why(&error, limits));
             ClientError::Unanswered { base, why, may_be_done: asked.changes() }
         };
         let body = body.map_err(lost)?;
@@ -326,15 +323,15 @@ impl Client {
         Ok((Err(refused), spoken))
     }
 
-    /// Sends a request; what came of it within a time limit.
+    /// Sends a request; what came of it within time limits.
     fn run(
         &self,
         minor: u32,
         base: &str,
         asked: &Asked<'_>,
-        limit: Duration,
+        limits: Limits,
     ) -> Result<Result<Response<Body>, ureq::Error>, ClientError> {
-        let Asked { method, path, key, body } = *asked;
+        let Asked { method, path, key, body, .. } = *asked;
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{base}{path}"))
@@ -346,15 +343,22 @@ impl Client {
             request = request.header(IDEMPOTENCY_HEADER, key);
         }
         let bad = |_| ClientError::Address(format!("{base}{path}"));
-        let agent = &self.agent;
         Ok(if let Some(body) = body {
             let request = request.header("content-type", "application/json").body(body);
-            let request = agent.configure_request(request.map_err(bad)?);
-            agent.run(request.timeout_global(Some(limit)).build())
+            self.run_within(request.map_err(bad)?, limits)
         } else {
-            let request = agent.configure_request(request.body(()).map_err(bad)?);
-            agent.run(request.timeout_global(Some(limit)).build())
+            self.run_within(request.body(()).map_err(bad)?, limits)
         })
+    }
+
+    fn run_within(
+        &self,
+        request: Request<impl AsSendBody>,
+        limits: Limits,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let request = self.agent.configure_request(request).timeout_global(Some(limits.whole));
+        let request = request.timeout_resolve(Some(limits.resolve));
+        self.agent.run(request.timeout_connect(Some(limits.connect)).build())
     }
 
     fn strange(&self, why: String) -> ClientError {
@@ -378,11 +382,17 @@ impl Client {
     ) -> Result<T, ClientError> {
         key.map_or(Ok(()), check_key).map_err(ClientError::Key)?;
         let body = serde_json::to_vec(body).map_err(|error| self.strange(error.to_string()))?;
-        self.read(&self.send(&Asked { method, path, key, body: Some(&body) })?)
+        let (body, is_removal) = (Some(&*body), false);
+        self.read(&self.send(&Asked { method, path, key, body, is_removal })?)
     }
 
     fn look(&self, method: &str, path: &str) -> Result<Vec<u8>, ClientError> {
-        self.send(&Asked { method, path, key: None, body: None })
+        self.send(&Asked { method, path, key: None, body: None, is_removal: false })
+    }
+
+    fn remove(&self, path: &str) -> Result<(), ClientError> {
+        let method = "DELETE";
+        self.send(&Asked { method, path, key: None, body: None, is_removal: true }).map(drop)
     }
 
     /// All items of a list, page by page.
@@ -414,6 +424,8 @@ struct Asked<'a> {
     path: &'a str,
     key: Option<&'a str>,
     body: Option<&'a [u8]>,
+    /// Whether what it names is not there any longer once it was done, and nothing is answered.
+    is_removal: bool,
 }
 
 impl Asked<'_> {
@@ -432,7 +444,7 @@ impl Asked<'_> {
         match error {
             ClientError::Unreachable { .. } => true,
             ClientError::Unanswered { .. } => self.may_be_repeated(),
-            ClientError::Refused(problem) => is_passing(problem),
+            ClientError::Refused(problem) => self.is_passing(problem),
             ClientError::Address(_)
             | ClientError::Token
             | ClientError::Key(_)
@@ -440,11 +452,26 @@ impl Asked<'_> {
             | ClientError::Strange { .. } => false,
         }
     }
+
+    /// Whether it may be done if it is asked again. A store that went away may have kept it.
+    fn is_passing(&self, problem: &Problem) -> bool {
+        let may_be_kept = problem.kind == Kind::StoreAway;
+        matches!(problem.kind, Kind::NotLeader | Kind::Busy)
+            || (may_be_kept && self.may_be_repeated())
+    }
+
+    /// Whether an attempt before has done it, if it may have, when another one ends so.
+    fn is_done_as(&self, error: &ClientError) -> bool {
+        let is_gone = |problem: &Problem| problem.kind == Kind::NotFound;
+        self.is_removal && matches!(error, ClientError::Refused(problem) if is_gone(problem))
+    }
 }
 
-/// Whether it was not done, and may be if it is asked again.
-fn is_passing(problem: &Problem) -> bool {
-    matches!(problem.kind, Kind::NotLeader | Kind::StoreAway | Kind::Busy)
+/// Whether an attempt that ended so may have done what was asked.
+fn may_have_been_done(error: &ClientError) -> bool {
+    let may_be_kept = |problem: &Problem| problem.kind == Kind::StoreAway;
+    matches!(error, ClientError::Unanswered { .. })
+        || matches!(error, ClientError::Refused(problem) if may_be_kept(problem))
 }
 
 /// Whether a text is the address of one control plane, written out: `http://HOST:PORT` or
@@ -484,36 +511,6 @@ fn base(address: &str) -> Result<String, ClientError> {
     Ok(base)
 }
 
-fn tls(trusted: &[Certificate<'static>]) -> TlsConfig {
-    TlsConfig::builder()
-        .root_certs(RootCerts::new_with_certs(trusted))
-        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .build()
-}
-
-/// The certificates of authorities, in a file of one's own or the system's.
-fn trusted(file: Option<&Path>) -> Result<Vec<Certificate<'static>>, ClientError> {
-    let of_system = || SYSTEM_AUTHORITIES.iter().map(Path::new).find(|path| path.exists());
-    let path = file.or_else(of_system).ok_or_else(|| {
-        let words = "the system has no list of authorities: name a file with certificates";
-        ClientError::Authorities(words.to_owned())
-    })?;
-    let failed = |why: String| ClientError::Authorities(format!("{}: {why}", path.display()));
-    let bytes = files::read(path, PEM_BYTES_MAX).map_err(|error| failed(error.to_string()))?;
-    let mut found = Vec::new();
-    for item in parse_pem(&bytes) {
-        match item {
-            Ok(PemItem::Certificate(certificate)) => found.push(certificate),
-            Ok(_) => {}
-            Err(error) => return Err(failed(error.to_string())),
-        }
-    }
-    if found.is_empty() {
-        return Err(failed("there is no certificate in it".to_owned()));
-    }
-    Ok(found)
-}
-
 /// The calls. Each fails as [`ClientError`] says.
 #[expect(clippy::missing_errors_doc, reason = "said above, once for all")]
 impl Client {
@@ -539,7 +536,7 @@ impl Client {
 
     /// Forgets a GPU node on which nobody has a cGPU.
     pub fn delete_node(&self, name: &str) -> Result<(), ClientError> {
-        self.look("DELETE", &format!("/v1/nodes/{name}")).map(|_| ())
+        self.remove(&format!("/v1/nodes/{name}"))
     }
 
     /// GPUs.
@@ -559,7 +556,7 @@ impl Client {
 
     /// Forgets a GPU that its node does not have any longer.
     pub fn delete_gpu(&self, id: u32) -> Result<(), ClientError> {
-        self.look("DELETE", &format!("/v1/gpus/{id}")).map(|_| ())
+        self.remove(&format!("/v1/gpus/{id}"))
     }
 
     /// Endpoints of compute hosts.
@@ -574,7 +571,7 @@ impl Client {
 
     /// Takes an endpoint out of service.
     pub fn delete_endpoint(&self, host: &str) -> Result<(), ClientError> {
-        self.look("DELETE", &format!("/v1/endpoints/{host}")).map(|_| ())
+        self.remove(&format!("/v1/endpoints/{host}"))
     }
 
     /// cGPUs that somebody has.
@@ -664,7 +661,7 @@ impl Client {
 
     /// Takes a token back.
     pub fn delete_token(&self, name: &str) -> Result<(), ClientError> {
-        self.look("DELETE", &format!("/v1/tokens/{name}")).map(|_| ())
+        self.remove(&format!("/v1/tokens/{name}"))
     }
 }
 
@@ -726,6 +723,24 @@ mod tests {
         assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
     }
 
+    /// A client that trusts nobody.
+    fn over_tls(address: std::net::SocketAddr) -> Client {
+        let config = Agent::config_builder().tls_config(tls(&[])).build();
+        let plain = Client::new(&address.to_string(), "t").unwrap();
+        let bases = vec![format!("https://{address}")];
+        Client { agent: agent(config), bases, ..plain }
+    }
+
+    /// The system takes the connection in, and nobody greets.
+    #[test]
+    fn who_does_not_end_the_greeting_was_sent_nothing() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = over_tls(listener.local_addr().unwrap()).patient(Duration::from_secs(2));
+        let error = client.ready().unwrap_err();
+        assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
+        assert!(error.to_string().contains("nothing came within 1 s"), "{error}");
+    }
+
     #[test]
     fn who_speaks_no_tls_is_said_to_speak_none() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -737,18 +752,21 @@ mod tests {
             // The client ends it.
             let _ = stream.read_to_end(&mut Vec::new());
         });
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let roots = RootCerts::new_with_certs(&[]);
-        let tls = TlsConfig::builder().root_certs(roots);
-        let tls = tls.unversioned_rustls_crypto_provider(provider).build();
-        let config = Agent::config_builder().tls_config(tls).build();
-        let plain = Client::new(&address.to_string(), "t").unwrap();
-        let bases = vec![format!("https://{address}")];
-        let client = Client { agent: agent(config), bases, ..plain };
+        let client = over_tls(address);
         let error = client.ready().unwrap_err();
         server.join().unwrap();
         assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
         assert!(error.to_string().contains("does not speak TLS"), "{error}");
+    }
+
+    #[test]
+    fn what_may_have_been_kept_is_asked_for_again_only_if_that_does_nothing() {
+        let asked = |method, key| Asked { method, path: "", key, body: None, is_removal: false };
+        let of = |kind| Problem::new(kind, "not now");
+        assert!(!asked("POST", None).is_passing(&of(Kind::StoreAway)));
+        assert!(asked("POST", Some("k")).is_passing(&of(Kind::StoreAway)));
+        assert!(asked("DELETE", None).is_passing(&of(Kind::StoreAway)));
+        assert!(asked("POST", None).is_passing(&of(Kind::Busy)), "nothing was done");
     }
 
     #[test]

@@ -287,7 +287,7 @@ answered! {
         /// For how long nothing has been heard of its node, in ms, if that does not answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub unheard_ms: Option<u64>,
-        /// Since when its node does not have it in service: it is gone, or was drained there.
+        /// Since when its node does not have it in service: it is gone, drained there, or smaller.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lost_ms: Option<u64>,
     }

@@ -265,13 +265,10 @@ impl Nodes for Fake {
 
     fn seen(&self, admin: &str) -> Result<NodeSeen, Failure> {
         self.act("seen", |inner| {
-            let gpus = inner.gpus.get(admin).into_iter().flatten();
+            let gpus = inner.gpus.get(admin).cloned().unwrap_or_default();
             let gateway = inner.gateways.get(admin).cloned();
             let gateway = gateway.unwrap_or_else(|| gateway_of(admin));
-            NodeSeen {
-                devices: gpus.map(|gpu| gpu.device.clone()).collect(),
-                gateway: Some(gateway).filter(|gateway| !gateway.is_empty()),
-            }
+            NodeSeen { gpus, gateway: Some(gateway).filter(|gateway| !gateway.is_empty()) }
         })
     }
 }

@@ -186,7 +186,7 @@ impl Endpoint for Slurm {
         Ok(())
     }
 
-    fn cuts(&self, _host: Option<&str>) -> bool {
+    fn cut(&self, _instance: &str, _host: Option<&str>) -> bool {
         false
     }
 

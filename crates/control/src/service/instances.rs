@@ -15,7 +15,10 @@ use crate::plan::Step;
 use crate::provision::Delivery;
 use crate::random;
 use crate::store::shared::{charged, demand};
-use crate::store::{CgpuRow, InstanceRow, Key, Part, Reservation, Spec, Wanted};
+use crate::store::{
+    CgpuRow, InstanceRow, Key, Part, REMOVED, Reservation, Spec, TERMINATED, Wanted,
+};
+use crate::sweep::{VGPU_GONE, VM_GONE};
 
 /// Clients are told of the same number.
 const _: () = assert!(CGPUS_MAX == weft_api::v1::CGPUS_MAX);
@@ -311,7 +314,8 @@ fn waits(events: &[Event], has_ended: bool) -> Option<(String, &'static str)> {
     (!who.is_empty()).then_some((who, quota))
 }
 
-/// Failures name nodes and sockets, which tenants do not see: they see the step.
+/// Failures name nodes and hosts, which tenants do not see: they see the step, or what happened to
+/// the VM. What is not known here is not theirs to see.
 fn told(actor: &Actor, why: String) -> String {
     if actor.administrates() {
         return why;
@@ -320,21 +324,32 @@ fn told(actor: &Actor, why: String) -> String {
     if why.ends_with(DRAINED) {
         return "the VM's host takes no new VMs for now; launch it again later".to_owned();
     }
-    let Some((step, _)) = why.split_once(": ") else { return why };
-    let what = match Step::ALL.iter().find(|known| known.name() == step) {
-        Some(Step::Address) => "no addresses could be chosen for its cGPUs",
-        Some(Step::Sign) => "a GPU node did not sign the grants of its cGPUs",
-        Some(Step::Create) => "the VM could not be made",
-        Some(Step::Port) => "the VM did not get its network port",
-        Some(Step::Grant) => "a GPU node did not make its cGPUs",
-        Some(Step::Rules) => "the VM's host did not lead it to its cGPUs",
-        Some(Step::Active) => "the VM did not boot",
-        Some(Step::Confirm) => "the VM's host did not keep leading it to its cGPUs",
-        Some(Step::Unrule | Step::Revoke | Step::Terminate | Step::Release) | None => {
-            "a step of it failed"
-        }
+    if why.ends_with(REMOVED) {
+        return "the VM's host was taken out of service: launch it again".to_owned();
+    }
+    if why.contains(VGPU_GONE) {
+        return "a GPU node no longer has a cGPU of the VM: launch it again".to_owned();
+    }
+    if [VM_GONE, TERMINATED].contains(&why.as_str()) {
+        return why;
+    }
+    let advice = "an administrator sees why: launch it again, or ask one";
+    let step = why.split_once(": ").map(|(step, _)| step).unwrap_or_default();
+    let Some(step) = Step::ALL.iter().find(|known| known.name() == step) else {
+        return format!("the VM failed; {advice}");
     };
-    format!("{what} (step {step}); an administrator sees why: launch it again, or ask one")
+    let what = match step {
+        Step::Address => "no addresses could be chosen for its cGPUs",
+        Step::Sign => "a GPU node did not sign the grants of its cGPUs",
+        Step::Create => "the VM could not be made",
+        Step::Port => "the VM did not get its network port",
+        Step::Grant => "a GPU node did not make its cGPUs",
+        Step::Rules => "the VM's host did not lead it to its cGPUs",
+        Step::Active => "the VM did not boot",
+        Step::Confirm => "the VM's host did not keep leading it to its cGPUs",
+        Step::Unrule | Step::Revoke | Step::Terminate | Step::Release => "a step of it failed",
+    };
+    format!("{what} (step {}); {advice}", step.name())
 }
 
 pub(super) fn shown(actor: &Actor, row: InstanceRow) -> Instance {
@@ -397,6 +412,17 @@ mod tests {
             let words = told(&actor, format!("{}: node gpu1: no way", step.name()));
             assert!(words.contains("launch it again") && !words.contains("gpu1"), "{words}");
         }
+        for (why, begins) in [
+            ("vGPU cgpu-i1-0 is no longer on node gpu1", "a GPU node no longer has a cGPU"),
+            ("the endpoint of host gpu1 was taken out of service", "the VM's host was taken out"),
+            ("Nova: No valid host but gpu1", "the VM failed; an administrator sees why"),
+            ("gpu1 is away", "the VM failed; an administrator sees why"),
+        ] {
+            let words = told(&actor, why.to_owned());
+            assert!(words.starts_with(begins), "{words}");
+            assert!(words.contains("launch it again") && !words.contains("gpu1"), "{words}");
+        }
+        assert_eq!(told(&actor, "the VM is gone".to_owned()), "the VM is gone");
         let words = told(&actor, "sign: node gpu1: refused".to_owned());
         assert!(words.starts_with("a GPU node did not sign the grants of its cGPUs"), "{words}");
     }

@@ -10,7 +10,7 @@ mod projects;
 pub use overview::Overview;
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -24,8 +24,9 @@ use crate::engine::Engine;
 use crate::execute::World;
 use crate::identity::Identity;
 use crate::random;
-use crate::refusals::Refusals;
+use crate::refusals::{Refusals, Source};
 use crate::store::{Audit, Leading, Part, Store, StoreError, TokenRow};
+use crate::words::counted;
 
 /// A request, after HTTP.
 #[derive(Debug, Clone, Default)]
@@ -127,12 +128,16 @@ impl Service {
             return Err(broken(StoreError::NotLeader(leader)));
         }
         let answer = actor.may(least).and_then(|()| self.act(call, &actor, ask));
+        let source = Source::Token(&actor.token.name);
         if let Err(problem) = &answer
             && call.method() != Method::Get
-            && let Some(left_out) = self.counted(&format!("token {}", actor.token.name))
+            && let Some(before) = self.counted(source)
         {
-            let audit = actor.audit(&with_rest(&ask.target, left_out), problem.status);
-            self.store().note(&audit).map_err(broken)?;
+            let audit = actor.audit(&with_rest(&ask.target, before), problem.status);
+            self.store().note(&audit).map_err(|error| {
+                self.refusals().give_back(source, before);
+                broken(error)
+            })?;
         }
         answer
     }
@@ -148,11 +153,14 @@ impl Service {
         Ok(Reply::Nothing)
     }
 
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether one more refusal of a source is to be written into the audit, and how many were left
     /// out before it.
-    fn counted(&self, source: &str) -> Option<u64> {
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        refusals.count(source, Instant::now())
+    fn counted(&self, source: Source<'_>) -> Option<u64> {
+        self.refusals().count(source, Instant::now())
     }
 
     /// Whoever asks; that somebody showed no token that is good stands in the audit.
@@ -161,19 +169,23 @@ impl Service {
         if let Err(problem) = &found
             && problem.kind == Kind::Unauthenticated
         {
-            let from = ask.from.map_or_else(|| "somewhere".to_owned(), |from| from.to_string());
-            if let Some(left_out) = self.counted(&from) {
-                tracing::warn!(from, left_out, why = problem.detail, "a login was refused");
-                self.note_login(call, &with_rest(&format!("from {from}"), left_out));
+            let source = Source::Nobody(ask.from);
+            if let Some(before) = self.counted(source) {
+                let from = ask.from.map_or_else(|| "somewhere".to_owned(), |from| from.to_string());
+                tracing::warn!(from, before, why = problem.detail, "a login was refused");
+                if !self.note_login(call, &with_rest(&format!("from {from}"), before)) {
+                    self.refusals().give_back(source, before);
+                }
             }
         }
         found
     }
 
-    /// Whoever leads writes it; that it cannot be written is not the asker's concern.
-    fn note_login(&self, call: Call, target: &str) {
+    /// Whoever leads writes it; that it cannot be written is not the asker's concern. Whether it
+    /// stands in the audit.
+    fn note_login(&self, call: Call, target: &str) -> bool {
         if self.store().leading() != Leading::Here {
-            return;
+            return false;
         }
         let audit = Audit {
             at_ms: clock::now_ms(),
@@ -183,9 +195,11 @@ impl Service {
             target: target.to_owned(),
             status: Kind::Unauthenticated.status(),
         };
-        if let Err(error) = self.store().note(&audit) {
+        let kept = self.store().note(&audit);
+        if let Err(error) = &kept {
             tracing::warn!(%error, "a refused login is not in the audit");
         }
+        kept.is_ok()
     }
 
     fn known(&self, ask: &Ask) -> Result<TokenRow, Problem> {
@@ -298,13 +312,14 @@ impl Actor {
     }
 }
 
-/// What a refusal was about, and how many are not in the audit since the last one that is.
-fn with_rest(target: &str, left_out: u64) -> String {
-    match left_out {
+/// What a refusal was about, and how many are not in the audit that came before.
+fn with_rest(target: &str, before: u64) -> String {
+    match before {
         0 => target.to_owned(),
         _ => {
             let target: String = target.chars().take(100).collect();
-            format!("{target} (refusals since the last one here: {left_out} more)")
+            let more = counted(before, "more refusal");
+            format!("{target} (in the minutes before, of all sources: {more})")
         }
     }
 }

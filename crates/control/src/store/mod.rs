@@ -16,6 +16,12 @@ pub use rows::{
     NodeRow, OperationRow, Port, Reservation, Spec, Taken, TokenRow, VGPU_PREFIX, Wanted,
 };
 
+/// How words end about a VM whose host's endpoint was forgotten.
+pub(crate) const REMOVED: &str = " was taken out of service";
+
+/// Why an operation failed that made what was terminated meanwhile.
+pub(crate) const TERMINATED: &str = "it was terminated";
+
 /// Why nothing was read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -128,8 +134,8 @@ pub struct Counts {
 
 /// Everything that is kept. Lists come in pairs of a cursor and an item.
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Whether it can be read, and written as far as that is known: it is written for that only
-    /// where the last write failed.
+    /// Whether it can be read, and written as far as that is known: a write that has been under way
+    /// for some seconds hangs, and it is written for that only where the last write failed.
     ///
     /// # Errors
     /// Why not. The same holds for every other call.
@@ -221,9 +227,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn inventory(&self) -> Ticket<Vec<(NodeRow, Vec<GpuRow>)>>;
     /// What live instances take of GPUs, after all writes that were begun.
     fn taken(&self) -> Ticket<Vec<Taken>>;
-    /// What a node has in service now: others are lost, and those of them that are there again are
-    /// not. Whether that changed anything.
-    fn see_gpus(&self, node: &str, devices: &[String], now_ms: u64) -> Result<bool, StoreError>;
+    /// What a node has in service now: others are lost, and those that have less memory than is
+    /// known of them. Those of them are not any longer that are there again with just the memory
+    /// that is known. Whether that changed anything.
+    fn see_gpus(&self, node: &str, gpus: &[GpuFound], now_ms: u64) -> Result<bool, StoreError>;
     /// Forgets a GPU that is lost and that nobody has a cGPU of.
     fn remove_gpu(&self, id: u32, audit: &Audit) -> Result<(), StoreError>;
     /// Takes a GPU out of service, or puts it back.

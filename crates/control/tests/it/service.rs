@@ -297,6 +297,35 @@ fn quota_comes_back_when_somebody_says_that_the_sessions_have_ended() {
     assert_eq!(used(), Quota::default(), "nothing is given back twice");
 }
 
+/// An endpoint that was taken out of service while it was away is not waited for, and has cut
+/// nothing off; that it is known again does not say so either.
+#[test]
+fn an_endpoint_is_asked_before_quota_comes_back_on_its_word() {
+    let people = People::new(&[1]);
+    let cloud = &people.cloud;
+    let id = people.create(&people.member, &shared(1, 1024)).unwrap();
+    people.wait(&id, "ready");
+    cloud.fake.fail("withdraw", u32::MAX, Failure::away("host fake: no endpoint answers"));
+    cloud.fake.fail("revoke", u32::MAX, Failure::passing("no route"));
+    cloud.fake.fail("terminate", u32::MAX, Failure::passing("no hypervisor"));
+    people.call(Call::InstanceDelete, &people.member, &id, &Value::Null).unwrap();
+    let row = || cloud.store.instance(&id).unwrap().unwrap();
+    eventually("its rules not to be waited for", || row().marks.has(Step::Unrule));
+    cloud.store.put_endpoints(&[("fake".to_owned(), "/nowhere".to_owned())]).unwrap();
+    let attempts = || {
+        cloud.engine.kick(&id);
+        let (_, events) = cloud.store.operation(&row().operation).unwrap().unwrap();
+        let is_it = |event: &&weft_api::v1::Event| event.step == "revoke";
+        1 << events.iter().filter(is_it).count()
+    };
+    eventually("more attempts than quota waits for", || attempts() > 16);
+    let used = || cloud.store.project("a").unwrap().unwrap().1;
+    assert_eq!(used().cgpus, 1, "it may compute on");
+    cloud.fake.fail("withdraw", 0, Failure::passing(""));
+    eventually("the project to have its quota back", || attempts() > 0 && used().cgpus == 0);
+    assert_eq!(people.state(&id), "terminating");
+}
+
 #[test]
 fn sessions_end_while_an_endpoint_hangs() {
     let people = People::new(&[1]);

@@ -260,11 +260,26 @@ fn a_node_that_loses_a_gpu_gets_nothing_new_on_it(place: &Place) {
     assert_eq!(seen, [(true, 1000), (false, 2000)]);
     let taken = store.reserve(reservation("i", 1, 1, Mode::Shared, gpus[0].1.generation)).wait();
     assert_eq!(taken.unwrap_err(), StoreError::Changed);
-    assert!(!store.see_gpus("n", &["b".into()], 9).unwrap(), "that is known");
-    assert!(store.see_gpus("n", &["a".into(), "b".into()], 9).unwrap());
+    let has = |device: &str, memory_mib| GpuFound {
+        device: device.into(),
+        product: "p".into(),
+        memory_mib,
+    };
+    let see = |gpus: &[GpuFound]| store.see_gpus("n", gpus, 9).unwrap();
+    let b = has("b", 2000);
+    assert!(!see(std::slice::from_ref(&b)), "that is known");
+    assert!(!see(&[has("a", 1001), b.clone()]), "another one in its place is not taken for it");
+    assert!(see(&[has("a", 1000), b.clone()]));
+    assert!(!see(&[has("a", 1001), b.clone()]), "what is sold is there");
+    assert!(see(&[has("a", 999), b.clone()]), "what is sold is not there any longer");
+    assert_eq!(store.gpu(1).unwrap().unwrap().lost_ms, Some(9));
+    // It is another one for whoever makes the node known again.
+    store.put_node(&node, &[has("a", 999), b.clone()], None).unwrap();
+    let gpu = store.gpu(1).unwrap().unwrap();
+    assert_eq!((gpu.lost_ms, gpu.found.memory_mib), (None, 999));
     let refused = store.remove_gpu(1, &audit()).unwrap_err();
     assert!(matches!(refused, StoreError::Refused(_)), "{refused}");
-    assert!(store.see_gpus("n", &["b".into()], 9).unwrap());
+    assert!(see(&[b]));
     assert_eq!(store.gpu(1).unwrap().unwrap().lost_ms, Some(9));
     store.remove_gpu(1, &audit()).unwrap();
     assert_eq!(store.gpu(1).unwrap(), None);

@@ -3,7 +3,7 @@
 use super::instances;
 use super::registry::add_audit;
 use super::{Link, Row, int};
-use crate::store::{Audit, EndpointRow, Found, Part, StoreError};
+use crate::store::{Audit, EndpointRow, Found, Part, REMOVED, StoreError};
 
 /// A query of endpoints.
 macro_rules! endpoints {
@@ -89,7 +89,7 @@ pub(super) fn remove_endpoint(
             "the endpoint of host {host} (VMs that it leads: {vms})"
         )));
     }
-    let why = format!("the endpoint of host {host} was taken out of service");
+    let why = format!("the endpoint of host {host}{REMOVED}");
     for instance in &on {
         instances::renounce(link, instance, Some(&why), None)?;
     }

@@ -14,7 +14,7 @@ use crate::store::shared::{
 };
 use crate::store::{
     Audit, CgpuRow, Done, Effects, InstanceRow, Key, Marks, OperationRow, Part, Reservation, Spec,
-    StoreError, Taken, Wanted,
+    StoreError, TERMINATED, Taken, Wanted,
 };
 
 /// Reserves GPUs and makes the instance.
@@ -503,8 +503,7 @@ pub(super) fn renounce(
     )?;
     if let Some(audit) = audit {
         // What made it, if it still does, has come to nothing.
-        let why = "it was terminated";
-        end_operations(link, instance, OperationState::Failed, Some(why))?;
+        end_operations(link, instance, OperationState::Failed, Some(TERMINATED))?;
         let operation = format!("{}-end", found.operation);
         let kind = OperationKind::Terminate;
         begin_operation(link, &operation, kind, instance, &found.project, audit.at_ms)?;

@@ -320,8 +320,7 @@ pub(super) fn put_node(
 ) -> Result<(), StoreError> {
     keep_node(link, node)?;
     gpus.iter().try_for_each(|gpu| keep_gpu(link, &node.name, gpu))?;
-    let devices: Vec<String> = gpus.iter().map(|gpu| gpu.device.clone()).collect();
-    see_gpus(link, &node.name, &devices, now_ms)
+    see_gpus(link, &node.name, gpus, now_ms)
 }
 
 fn keep_node(link: &mut impl Link, node: &NodeRow) -> Result<(), StoreError> {
@@ -371,35 +370,50 @@ fn keep_gpu(link: &mut impl Link, node: &str, gpu: &GpuFound) -> Result<(), Stor
     Ok(())
 }
 
-/// GPUs of a node as it has them: the devices, and whether they are known as lost.
-fn seen_gpus(link: &mut impl Link, node: &str) -> Result<Vec<(String, bool)>, StoreError> {
-    let rows = link.all("SELECT device, lost_ms FROM gpus WHERE node = $1", &[node.into()])?;
-    rows.iter().map(|row| Ok((row.text(0)?, row.int_or_none::<u64>(1)?.is_some()))).collect()
+/// The devices of a node that are lost now and were not, and that were and are not any longer. What
+/// is known of a GPU's memory is sold: one that has less is lost, and a lost one comes back as it
+/// was. Another one in its place is for whoever makes the node known anew.
+fn differing(
+    link: &mut impl Link,
+    node: &str,
+    gpus: &[GpuFound],
+) -> Result<Vec<(String, bool)>, StoreError> {
+    let query = "SELECT device, memory, lost_ms FROM gpus WHERE node = $1";
+    let mut differing = Vec::new();
+    for row in link.all(query, &[node.into()])? {
+        let (device, memory_mib) = (row.text(0)?, row.int::<u64>(1)?);
+        let was_lost = row.int_or_none::<u64>(2)?.is_some();
+        let seen = gpus.iter().find(|gpu| gpu.device == device).map(|gpu| gpu.memory_mib);
+        let is_lost = match seen {
+            None => true,
+            Some(seen_mib) if was_lost => seen_mib != memory_mib,
+            Some(seen_mib) => seen_mib < memory_mib,
+        };
+        if is_lost != was_lost {
+            differing.push((device, is_lost));
+        }
+    }
+    Ok(differing)
 }
 
-/// Whether just those GPUs of a node are known as lost that are not among these.
+/// Whether what a node has in service is known, and what it has not is known as lost.
 pub(super) fn are_seen(
     link: &mut impl Link,
     node: &str,
-    devices: &[String],
+    gpus: &[GpuFound],
 ) -> Result<bool, StoreError> {
-    let known = seen_gpus(link, node)?;
-    Ok(known.iter().all(|(device, is_lost)| devices.contains(device) != *is_lost))
+    Ok(differing(link, node, gpus)?.is_empty())
 }
 
 /// A node has these GPUs in service: others of it are lost.
 pub(super) fn see_gpus(
     link: &mut impl Link,
     node: &str,
-    devices: &[String],
+    gpus: &[GpuFound],
     now_ms: u64,
 ) -> Result<(), StoreError> {
-    for (device, is_lost) in seen_gpus(link, node)? {
-        let is_there = devices.contains(&device);
-        if is_there != is_lost {
-            continue;
-        }
-        let lost_ms = (!is_there).then_some(now_ms);
+    for (device, is_lost) in differing(link, node, gpus)? {
+        let lost_ms = is_lost.then_some(now_ms);
         link.change(
             "UPDATE gpus SET lost_ms = $3, generation = generation + 1
              WHERE node = $1 AND device = $2",
@@ -496,8 +510,9 @@ pub(super) fn set_gpu(
     if in_service && found.lost_ms.is_some() {
         let (node, device) = (found.node, found.found.device);
         return Err(StoreError::Refused(format!(
-            "node {node} does not have GPU {id} ({device}) in service: it is used again by itself \
-             once the node has"
+            "node {node} does not have GPU {id} ({device}) in service, or has it with another \
+             memory: it is used again by itself once the node has it as it was, and one with \
+             another memory once the node was made known again"
         )));
     }
     link.change(

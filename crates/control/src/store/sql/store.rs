@@ -1,5 +1,7 @@
 //! The trait, call by call, for every database.
 
+use std::time::Instant;
+
 use weft_api::v1::{AuditEntry, Event, Project, Quota};
 
 use super::endpoints;
@@ -24,6 +26,9 @@ impl<B: Base> Store for B {
     fn check(&self) -> Result<(), StoreError> {
         // Anybody may ask this as often as they like, and a write takes the disk. Whether one that
         // failed would come to something now, only another one tells.
+        if self.holder() == Leading::Here {
+            self.writer().ensure_moving(Instant::now())?;
+        }
         if self.holder() != Leading::Here || !self.writer().has_failed() {
             return self.read(|link| link.one("SELECT at_ms FROM written", &[]).map(drop));
         }
@@ -203,12 +208,12 @@ impl<B: Base> Store for B {
         self.writer().begin(instances::taken)
     }
 
-    fn see_gpus(&self, node: &str, devices: &[String], now_ms: u64) -> Result<bool, StoreError> {
-        if self.read(|link| registry::are_seen(link, node, devices))? {
+    fn see_gpus(&self, node: &str, gpus: &[GpuFound], now_ms: u64) -> Result<bool, StoreError> {
+        if self.read(|link| registry::are_seen(link, node, gpus))? {
             return Ok(false);
         }
-        let (node, devices) = (node.to_owned(), devices.to_vec());
-        let see = move |link: &mut B::Link| registry::see_gpus(link, &node, &devices, now_ms);
+        let (node, gpus) = (node.to_owned(), gpus.to_vec());
+        let see = move |link: &mut B::Link| registry::see_gpus(link, &node, &gpus, now_ms);
         self.writer().begin(see).wait().map(|()| true)
     }
 

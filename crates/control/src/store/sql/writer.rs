@@ -1,11 +1,11 @@
 //! One thread writes, in the order in which it was asked, and brings many writes to disk at once:
 //! each has a savepoint of its own, and all that wait share one commit.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Link;
 use crate::store::{StoreError, Ticket};
@@ -15,6 +15,9 @@ const WAITING_MAX: usize = 4_096;
 
 /// Nobody is likely to ask for anything soon after nobody did for so long.
 const RESTS_AFTER: Duration = Duration::from_millis(100);
+
+/// Writes have come to disk after this time, or the disk, or the database, hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(5);
 
 /// Says to whoever waits how it went, once it is known whether it is kept.
 type Deliver = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
@@ -39,12 +42,26 @@ pub(in crate::store) trait Desk: Send + 'static {
     fn rest(&mut self) {}
 }
 
+/// How the writing thread gets on.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Whether the last commit came to nothing.
+    has_failed: AtomicBool,
+    /// Since when it is at the writes that share the next one, if it is at any.
+    begun: Mutex<Option<Instant>>,
+}
+
+impl Progress {
+    fn set_begun(&self, begun: Option<Instant>) {
+        *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = begun;
+    }
+}
+
 /// The writing thread.
 #[derive(Debug)]
 pub(in crate::store) struct Writer<L> {
     jobs: SyncSender<Job<L>>,
-    /// Whether the last commit came to nothing.
-    has_failed: Arc<AtomicBool>,
+    progress: Arc<Progress>,
 }
 
 impl<L: Link + 'static> Writer<L> {
@@ -52,16 +69,30 @@ impl<L: Link + 'static> Writer<L> {
     pub(in crate::store) fn start(mut desk: impl Desk<Link = L>) -> Result<Self, StoreError> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let thread = thread::Builder::new().name("writer".to_owned());
-        let has_failed = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&has_failed);
+        let progress = Arc::<Progress>::default();
+        let told = Arc::clone(&progress);
         let spawned = thread.spawn(move || write(&mut desk, &receiver, &told));
         spawned.map_err(|error| StoreError::Broken(error.to_string()))?;
-        Ok(Self { jobs: sender, has_failed })
+        Ok(Self { jobs: sender, progress })
     }
 
     /// Whether the last commit came to nothing.
     pub(in crate::store) fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::Relaxed)
+        self.progress.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// Refuses, in words, once writes have been under way for too long then: whoever asks for more
+    /// would wait behind them.
+    pub(in crate::store) fn ensure_moving(&self, now: Instant) -> Result<(), StoreError> {
+        let begun = *self.progress.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = begun.map(|begun| now.saturating_duration_since(begun));
+        match waited.filter(|waited| *waited > HANGS_AFTER) {
+            Some(waited) => {
+                let words = format!("what is written has not come to disk for {waited:.0?}");
+                Err(StoreError::Away(words))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Begins a write. It is done wholly or not at all.
@@ -108,8 +139,9 @@ fn next<D: Desk>(desk: &mut D, jobs: &Receiver<Job<D::Link>>) -> Option<Job<D::L
     }
 }
 
-fn write<D: Desk>(desk: &mut D, jobs: &Receiver<Job<D::Link>>, has_failed: &AtomicBool) {
+fn write<D: Desk>(desk: &mut D, jobs: &Receiver<Job<D::Link>>, progress: &Progress) {
     while let Some(first) = next(desk, jobs) {
+        progress.set_begun(Some(Instant::now()));
         let mut begun = desk.begin();
         let mut deliveries = vec![first(within(&mut begun))];
         while deliveries.len() < D::BATCH_MAX {
@@ -119,7 +151,8 @@ fn write<D: Desk>(desk: &mut D, jobs: &Receiver<Job<D::Link>>, has_failed: &Atom
         let committed = begun
             .and_then(|link| desk.commit(link))
             .inspect_err(|error| tracing::error!(%error, "nothing can be written"));
-        has_failed.store(committed.is_err(), Ordering::Relaxed);
+        progress.has_failed.store(committed.is_err(), Ordering::Relaxed);
+        progress.set_begun(None);
         for deliver in deliveries {
             deliver(committed.clone());
         }
@@ -135,5 +168,77 @@ fn within<L: Link>(begun: &mut Result<L, StoreError>) -> Result<&mut L, StoreErr
             None => Ok(link),
         },
         Err(error) => Err(error.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sql::{Parameters, Row};
+
+    /// A disk that is quick.
+    struct Disk;
+
+    struct Nothing;
+
+    impl Link for Nothing {
+        fn all(
+            &mut self,
+            _text: &'static str,
+            _parameters: Parameters<'_>,
+        ) -> Result<Vec<Row>, StoreError> {
+            Ok(Vec::new())
+        }
+
+        fn change(
+            &mut self,
+            _text: &'static str,
+            _parameters: Parameters<'_>,
+        ) -> Result<u64, StoreError> {
+            Ok(0)
+        }
+
+        fn batch(&mut self, _text: &str) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn broken(&self) -> Option<StoreError> {
+            None
+        }
+    }
+
+    impl Desk for Disk {
+        type Link = Nothing;
+
+        const BATCH_MAX: usize = 1;
+
+        fn begin(&mut self) -> Result<Nothing, StoreError> {
+            Ok(Nothing)
+        }
+
+        fn commit(&mut self, _link: Nothing) -> Result<(), StoreError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn writes_that_hang_are_told_and_none_that_are_done() {
+        let writer = Writer::start(Disk).unwrap();
+        let later = || Instant::now() + 2 * HANGS_AFTER;
+        writer.ensure_moving(later()).unwrap();
+        let ((begins, has_begun), (goes_on, waits)) = (sync_channel(1), sync_channel(1));
+        let ticket = writer.begin(move |_| {
+            begins.send(()).unwrap();
+            waits.recv().unwrap();
+            Ok(())
+        });
+        has_begun.recv().unwrap();
+        writer.ensure_moving(Instant::now()).unwrap();
+        let hangs = writer.ensure_moving(later()).unwrap_err();
+        assert!(matches!(&hangs, StoreError::Away(_)), "{hangs}");
+        assert!(hangs.to_string().contains("has not come to disk for"), "{hangs}");
+        goes_on.send(()).unwrap();
+        ticket.wait().unwrap();
+        writer.ensure_moving(later()).unwrap();
     }
 }
