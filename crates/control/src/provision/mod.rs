@@ -158,6 +158,9 @@ impl std::fmt::Debug for Notice {
     }
 }
 
+/// How a VM is that has lost what it reaches its cGPUs by on its own host.
+pub(crate) const UNSHARED: &str = "no memory is shared with the VM";
+
 /// A hypervisor, a cloud, or what stands for one. All calls may be repeated, after a crash too.
 pub trait Provisioner: Send + Sync + std::fmt::Debug {
     /// What it is, and whether it works here.

@@ -12,7 +12,7 @@ use crate::clock;
 use crate::engine::{GIVEN_BACK, QUOTA};
 use crate::execute::{self, DRAINED};
 use crate::plan::Step;
-use crate::provision::Delivery;
+use crate::provision::{Delivery, UNSHARED};
 use crate::random;
 use crate::store::shared::{charged, demand};
 use crate::store::{
@@ -329,6 +329,9 @@ fn told(actor: &Actor, why: String) -> String {
     }
     if why.contains(VGPU_GONE) {
         return "a GPU node no longer has a cGPU of the VM: launch it again".to_owned();
+    }
+    if why.starts_with(UNSHARED) {
+        return format!("{UNSHARED} any more: launch it again");
     }
     if [VM_GONE, TERMINATED].contains(&why.as_str()) {
         return why;

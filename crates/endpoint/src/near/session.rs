@@ -36,6 +36,8 @@ const HOST_REGISTER_SUPPORTED: u32 = 99;
 /// From one attempt to reach the gateway to the next, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// And after one that was there and came to nothing: of those there may be many until a frame fits.
+const PAUSE_FOUND_MAX: Duration = Duration::from_millis(500);
 
 /// The longest grace time that a node has (`remote.grace_ms`); a gateway may say anything.
 const GRACE_MAX: Duration = Duration::from_secs(3600);
@@ -312,7 +314,7 @@ impl Retrying {
     /// was found in it and came to nothing.
     fn begin(&mut self, since: Instant) -> Option<Duration> {
         if self.since == Some(since) {
-            return Some(self.pause());
+            return Some(self.pause().min(PAUSE_FOUND_MAX));
         }
         *self = Self { since: Some(since), ..Self::default() };
         None

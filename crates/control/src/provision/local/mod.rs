@@ -38,8 +38,8 @@ use serde::{Deserialize, Serialize};
 use self::lock::Lock;
 use self::watch::Watch;
 use super::{
-    Failure, MASKED_PORT, Notice, Provisioner, SHARED_CGPUS_MAX, VmSpec, VmState, ensure_room,
-    link_local, shared,
+    Failure, MASKED_PORT, Notice, Provisioner, SHARED_CGPUS_MAX, UNSHARED, VmSpec, VmState,
+    ensure_room, link_local, shared,
 };
 use crate::hosts::Hosts;
 use crate::rules::{Endpoint, GrantRow, Ruled};
@@ -461,7 +461,7 @@ impl Provisioner for Local {
             // No other process can give the VM that memory.
             Some(_) if region.exists() && Lock::holder(&region)?.is_none() => {
                 let said = last_line(&folder, "region");
-                VmState::Broken(format!("no memory is shared with the VM: {said}"))
+                VmState::Broken(format!("{UNSHARED}: {said}"))
             }
             Some(_) if status == "active" => VmState::Active,
             Some(_) => VmState::Booting,
