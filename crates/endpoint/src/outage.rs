@@ -1,9 +1,9 @@
 //! Since when a session is without a connection of any use, for the grace time that it has.
 //!
 //! A connection that took the place of a lost one and was lost as well, before any frame came
-//! through or something was heard of it after a while, ends no outage. Otherwise a peer that resumes and hangs up
-//! each time, or something between that breaks every connection off, would keep a session and the
-//! calls in it for ever.
+//! through or something was heard of it after a while, ends no outage. Otherwise a peer that
+//! resumes and hangs up each time, or something between that breaks every connection off, would
+//! keep a session and the calls in it for ever.
 
 use std::time::{Duration, Instant};
 
