@@ -123,7 +123,7 @@ pub struct CudaDevice {
     /// There is no room as long as something is in flight.
     waits_for_end: bool,
     /// What the driver did not take back: it stays paid for and on the device.
-    unreleased_bytes: u64,
+    unreleased_bytes: Cell<u64>,
     window: Option<(u64, Arc<SharedMemory>)>,
     /// Keeps registered memory mapped.
     _staging: Option<Arc<SharedMemory>>,
@@ -199,7 +199,7 @@ impl CudaDevice {
             lends: config.lends,
             is_whole: true,
             waits_for_end: false,
-            unreleased_bytes: 0,
+            unreleased_bytes: Cell::new(0),
             window,
             _staging: staging.clone(),
             kernel_ns,
@@ -368,7 +368,7 @@ impl CudaDevice {
         frames: &[FrameRun],
     ) -> Result<(), DeviceError> {
         let (code, kept_bytes) = self.backing.release(&self.driver, base, bytes, memory);
-        self.unreleased_bytes += kept_bytes;
+        self.note_unreleased(kept_bytes);
         if kept_bytes > 0 && self.lends {
             self.tell_held();
         }
@@ -495,7 +495,7 @@ impl Device for CudaDevice {
                         self.tell_held();
                     }
                 }
-                Err(frames) => self.unreleased_bytes += bytes_of(&frames),
+                Err(frames) => self.note_unreleased(bytes_of(&frames)),
             }
         }
     }

@@ -226,7 +226,12 @@ impl CudaDevice {
     /// Bytes that the driver took for variables, and what it did not take back.
     fn fixed_bytes(&self) -> u64 {
         let modules = self.modules.values().map(|module| bytes_of(&module.frames));
-        modules.sum::<u64>() + self.unreleased_bytes
+        modules.sum::<u64>() + self.unreleased_bytes.get()
+    }
+
+    /// The driver did not take so many bytes back.
+    pub(super) fn note_unreleased(&self, bytes: u64) {
+        self.unreleased_bytes.set(self.unreleased_bytes.get() + bytes);
     }
 
     /// Bytes of the session's on the device, with what the driver took for variables.
@@ -356,7 +361,9 @@ impl CudaDevice {
         };
         if written.is_err() {
             // Nobody sees memory that was not written.
-            let _ = range.unmap(piece.address, piece.size, handle);
+            if self.done("cuMemUnmap", range.unmap(piece.address, piece.size, handle)).is_err() {
+                self.note_unreleased(requested);
+            }
         }
         written.map(|()| Some(Held::Device(handle)))
     }

@@ -244,7 +244,8 @@ pub(crate) fn frames(
         // A kernel in flight may be as long.
         let kernel_ms = config.kernel_ms(device.info.capabilities).unwrap_or(0);
         let pause_limit = PAUSE_GRACE + Duration::from_millis(kernel_ms);
-        let bytes = (device.info.memory_bytes, lent_bytes);
+        let part = device.geometry.slot_pages() * weft_device::PAGE;
+        let bytes = (device.info.memory_bytes, lent_bytes, part);
         let idle_ns = device.config.monitor().idle_ns;
         let lender = Lender::new(bytes, idle_ns, pause_limit, super::now_ns());
         Ok((device.key, frames.lent_by(lender)))

@@ -72,7 +72,8 @@ impl Daemon {
             (Ask::Room { bytes, fixed_bytes, missing_bytes, stands, loads }, Some(lender)) => {
                 // No more than was paid for.
                 let [total, fixed] = [bytes, fixed_bytes].map(|bytes| bytes.min(held));
-                let fixed = if loads { fixed } else { lender.fixed_of(session.key, fixed) };
+                let of = (device, quota);
+                let fixed = if loads { fixed } else { self.fixed_of(session, &lender, of, fixed) };
                 let wish = Wish { total, fixed, missing: missing_bytes, gives: loads };
                 if loads
                     && let Some(answer) =
@@ -86,7 +87,7 @@ impl Daemon {
             // knows of any.
             (Ask::Room { missing_bytes: 1.., .. }, None) => Reply::Exhausted,
             (Ask::Holds { bytes, fixed_bytes }, Some(lender)) => {
-                let fixed = lender.fixed_of(session.key, fixed_bytes);
+                let fixed = self.fixed_of(session, &lender, (device, quota), fixed_bytes);
                 // It never has more than it was given room for.
                 let bytes = bytes.min(held).min(lender.held(session.key));
                 lender.holds(session.key, bytes, fixed);
@@ -97,6 +98,27 @@ impl Daemon {
                 Reply::Done
             }
             _ => Reply::Done,
+        }
+    }
+
+    /// What stays on the device of what a session has there, by its word: what was allowed, and
+    /// more if that could be, for a driver may not take all memory back.
+    fn fixed_of(
+        &self,
+        session: &Session,
+        lender: &Lender,
+        (device, quota): (DeviceKey, u64),
+        said: u64,
+    ) -> u64 {
+        let known = lender.fixed_of(session.key, said);
+        let said = said.min(lender.held(session.key));
+        if said <= known {
+            return known;
+        }
+        let largest = self.tables().memory(device).largest_beside(session.key);
+        match lender.may_fix((session.key, session.vgpu), said, quota, largest) {
+            Fixing::Allowed => said,
+            Fixing::Unknown | Fixing::Refused => known,
         }
     }
 

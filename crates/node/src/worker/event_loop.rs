@@ -342,12 +342,18 @@ impl<D: Device> EventLoop<D> {
         self.session.set_module_room(has_room);
         // What has no room is refused and compiles nothing.
         let is_bounded = self.compiles == CompilingConfig::Bounded;
-        let compiles_now = has_room && !self.gate.is_holder();
-        (compiles_now && is_bounded).then(|| {
-            // A daemon that does not answer has died: then nobody compiles in its order.
-            let _ = self.ask_saving(&Ask::Load { bytes: Some(bytes), stands });
-            thread_cpu_ns()
-        })
+        if !has_room || !is_bounded || self.gate.is_holder() {
+            return None;
+        }
+        let leave = self.ask_saving(&Ask::Load { bytes: Some(bytes), stands });
+        if leave == Some(Reply::Exhausted) {
+            // It may have leave, and could not give what others need before.
+            self.session.set_module_room(false);
+            let _ = self.link.ask(&Ask::Loaded { took_ns: None });
+            return None;
+        }
+        // A daemon that does not answer has died: then nobody compiles in its order.
+        Some(thread_cpu_ns())
     }
 
     /// Charges a turn for long work of the host that began at `began_ns` of the device's clock:

@@ -2,6 +2,8 @@
 //! its memory, and goes on there with everything else as it was.
 
 use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use weft_device::{Destination, Device, DeviceError, DevicePage, FrameRun, MovedRun, SwapError};
@@ -20,8 +22,11 @@ const MEMORY: &[Passed] = &[Passed::DevicePage, Passed::Frames, Passed::Table, P
 /// What has no room on the device is tried again after this time.
 const LATER_NS: u64 = 5_000_000;
 
-/// So often a session that can save nothing of what it is to save asks the same again.
-const SAVES_IN_VAIN_MAX: usize = 64;
+/// A session that can save nothing of what it is to save asks the same again after this time, at
+/// first and at most, and gives up after so long.
+const VAIN_PAUSE_MIN: Duration = Duration::from_millis(5);
+const VAIN_PAUSE_MAX: Duration = Duration::from_secs(1);
+const VAIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// Whether the session is asked to go, and what changes when it does.
 #[derive(Debug)]
@@ -70,13 +75,16 @@ impl<D: Device> EventLoop<D> {
         self.moving.answered = self.gate.page().pause_asked();
         let works = self.has_work();
         self.give_way();
+        let mut has_told = false;
         let (reply, fds) = loop {
             // What is over has been noticed by the caller.
             let Ok((reply, fds)) = self.link.ask_for_files(&Ask::Paused { works }) else {
                 return Ok(());
             };
             let Reply::Save { bytes } = reply else { break (reply, fds) };
-            if self.save(bytes)? == 0 {
+            // Asked for nothing it has said what it has, and is told what it is to stand still for.
+            let tells = bytes == 0 && !std::mem::replace(&mut has_told, true);
+            if self.save(bytes)? == 0 && !tells {
                 // It goes on, and tries again when it is told to stand still once more; whoever
                 // waits for its memory has it ended in time.
                 return Ok(());
@@ -104,17 +112,23 @@ impl<D: Device> EventLoop<D> {
         }
     }
 
-    /// Asks something that the daemon may want memory of the device for before; nothing if the
-    /// session is over.
+    /// Asks something that the daemon may want memory of the device for before: if that cannot be
+    /// given for long, [`Reply::Exhausted`]; nothing if the session is over.
     pub(super) fn ask_saving(&mut self, ask: &Ask) -> Option<Reply> {
-        let mut in_vain = 0;
-        while in_vain < SAVES_IN_VAIN_MAX {
+        let (mut vain_since, mut pause) = (None, VAIN_PAUSE_MIN);
+        loop {
             let reply = self.link.ask(ask).ok()?;
             let Reply::Save { bytes } = reply else { return Some(reply) };
-            // What it cannot give now, it is asked for again when it stands still.
-            in_vain += usize::from(self.save(bytes).ok()? == 0);
+            if self.save(bytes).ok()? > 0 {
+                (vain_since, pause) = (None, VAIN_PAUSE_MIN);
+                continue;
+            }
+            if vain_since.get_or_insert_with(Instant::now).elapsed() >= VAIN_LIMIT {
+                return Some(Reply::Exhausted);
+            }
+            thread::sleep(pause);
+            pause = (2 * pause).min(VAIN_PAUSE_MAX);
         }
-        None
     }
 
     /// Gives so much of the device's memory to others, or all; the bytes that were given.

@@ -197,17 +197,17 @@ pub(crate) trait Pressure {
 }
 
 impl Lender {
-    /// A device of so many bytes, which are lent as so many. Who had no turn for `idle_ns` is idle.
-    /// No earlier daemon's pauses have numbers from `first_number` on.
+    /// A device of so many bytes, which are lent as so many, in parts of so many. Who had no turn
+    /// for `idle_ns` is idle. No earlier daemon's pauses have numbers from `first_number` on.
     pub(crate) fn new(
-        (capacity, lent): (u64, u64),
+        (capacity, lent, part): (u64, u64, u64),
         idle_ns: u64,
         pause_limit: Duration,
         first_number: u64,
     ) -> Self {
         let state = State {
             lending: Lending::new(capacity, idle_ns),
-            dues: Dues::new(first_number),
+            dues: Dues::new(first_number, part, pause_limit),
             exchanges: BTreeMap::new(),
             loading: BTreeMap::new(),
             slow: BTreeMap::new(),
@@ -256,7 +256,7 @@ impl Lender {
         let saved = state.lending.held(session).saturating_sub(bytes);
         state.lending.holds(session, bytes, fixed);
         match state.lending.owes(session) {
-            0 => state.dues.pay(session),
+            0 => state.dues.pay(session, saved),
             _ => state.dues.save(session, Instant::now(), saved),
         }
         // Whoever says what it has is not about to bring any, whatever became of that.
@@ -349,8 +349,12 @@ impl Lender {
     pub(crate) fn is_exchanging(&self, session: u32) -> bool {
         let state = self.lock();
         let comes = |own: &Exchange| own.stage == Stage::Waits || own.left().is_some();
+        // Of an earlier daemon's it may come, and nobody knows how much.
+        let limit = BRING_LIMIT + Duration::from_nanos(state.lending.held(session));
+        let may_come = |since: &Instant| since.elapsed() < limit;
         state.dues.saves(session, Instant::now())
             || state.exchanges.get(&session).is_some_and(comes)
+            || state.unheard.get(&session).is_some_and(may_come)
     }
 
     /// Bytes that other sessions cannot save.
@@ -611,8 +615,13 @@ impl State {
                     self.set_compiles(session, payer, true);
                 }
             }
-            // It asks again when it has.
-            Room::Save { .. } => return,
+            // It asks again when it has, and has its time for that.
+            Room::Save { .. } => {
+                if let Some(own) = self.exchanges.get_mut(&session) {
+                    own.rest();
+                }
+                return;
+            }
             Room::Waits | Room::Refused => {
                 if let Some(own) = self.exchanges.get_mut(&session) {
                     own.rest();

@@ -1,15 +1,15 @@
 //! Sessions that are to give memory: what each was told, and until when it has time.
 //!
 //! A session has its time to stand still from the first order on, whoever it is that waits and
-//! however often that changes, and time to save from when it stands. What it saves gives it more,
-//! as much as that takes at the least rate. Only who has stood still and owes nothing begins anew.
+//! however often that changes, and time to save from when it stands, or saves what an earlier order
+//! was about. What it saves gives it more, as much as that takes at the least rate. Only who has
+//! stood still and owes nothing begins anew.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Who stands still has saved something within this time, or is ended: a part takes some seconds
-/// at the least rate.
-pub(super) const SAVE_LIMIT: Duration = Duration::from_secs(60);
+/// Who stands still has saved something within this time at least, or is ended.
+const SAVE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The least rate at which a session saves, in bytes a second: a tenth of what one disk writes.
 const SAVE_RATE: u64 = 8 << 20;
@@ -48,12 +48,16 @@ pub(super) struct Pressed {
 pub(super) struct Dues {
     each: BTreeMap<u32, Due>,
     next: u64,
+    save_limit: Duration,
 }
 
 impl Dues {
-    /// No earlier daemon's orders have numbers from `first_number` on.
-    pub(super) fn new(first_number: u64) -> Self {
-        Self { each: BTreeMap::new(), next: first_number }
+    /// No earlier daemon's orders have numbers from `first_number` on. Of a session's memory so
+    /// many bytes are saved at once, before which nobody hears of any, and perhaps behind others'
+    /// kernels, which may take `kernels`.
+    pub(super) fn new(first_number: u64, part_bytes: u64, kernels: Duration) -> Self {
+        let save_limit = SAVE_LIMIT.max(kernels).max(2 * time_to_save(part_bytes));
+        Self { each: BTreeMap::new(), next: first_number, save_limit }
     }
 
     pub(super) fn number(&mut self) -> u64 {
@@ -70,7 +74,7 @@ impl Dues {
     pub(super) fn press(&mut self, session: u32, now: Instant, until: Instant) -> Pressed {
         let due = self.told(session, until);
         let ends = now >= due.until;
-        let until = if ends { now + SAVE_LIMIT } else { due.until };
+        let until = if ends { now + self.save_limit } else { due.until };
         let is_again = due.again.is_some_and(|again| now >= again);
         let number = if is_again { self.number() } else { due.number };
         let again = if is_again { None } else { due.again };
@@ -92,19 +96,26 @@ impl Dues {
     /// A session stands still and is told what it owes: it has time to save from the first time on.
     pub(super) fn stand(&mut self, session: u32, now: Instant) {
         let due = self.told(session, now);
-        let until = if due.stood { due.until } else { now + SAVE_LIMIT };
+        let until = if due.stood { due.until } else { now + self.save_limit };
         self.each.insert(session, Due { until, stood: true, ..due });
     }
 
     /// A session has saved so many bytes of what it owes, or could not save any.
     pub(super) fn save(&mut self, session: u32, now: Instant, bytes: u64) {
-        let Some(due) = self.each.get_mut(&session).filter(|due| due.stood) else { return };
+        let Some(due) = self.each.get_mut(&session) else { return };
         if bytes == 0 {
-            due.again.get_or_insert(now + SAVE_AGAIN);
+            if due.stood {
+                due.again.get_or_insert(now + SAVE_AGAIN);
+            }
             return;
         }
-        let earned = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / SAVE_RATE);
-        due.until = due.until.max((due.until + earned).min(now + SAVE_LIMIT));
+        let most = now + self.save_limit;
+        if due.stood {
+            due.until = due.until.max((due.until + time_to_save(bytes)).min(most));
+        } else {
+            // It was told to by an order before this one, and hears of this one when that is done.
+            (due.stood, due.until) = (true, most);
+        }
         due.again = None;
     }
 
@@ -122,9 +133,10 @@ impl Dues {
         }
     }
 
-    /// A session that stood still has saved all that it owed.
-    pub(super) fn pay(&mut self, session: u32) {
-        self.each.retain(|own, due| *own != session || !due.stood);
+    /// A session owes nothing, and has saved so many bytes: all that it owed, or what it was told
+    /// to before others waited no longer.
+    pub(super) fn pay(&mut self, session: u32, bytes: u64) {
+        self.each.retain(|own, due| *own != session || (!due.stood && bytes == 0));
     }
 
     /// A session has stood still and owes nothing, or is over.
@@ -138,11 +150,20 @@ impl Dues {
     }
 }
 
+/// What so many bytes take at the least rate.
+fn time_to_save(bytes: u64) -> Duration {
+    Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / SAVE_RATE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const PART: u64 = 64 << 20;
+
+    fn dues() -> Dues {
+        Dues::new(0, PART, Duration::ZERO)
+    }
 
     fn after(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -150,7 +171,7 @@ mod tests {
 
     /// Until when a session is let be that saves so many bytes each so many seconds.
     fn lasts(bytes: u64, each: u64, most: u64) -> u64 {
-        let (mut dues, began) = (Dues::new(0), Instant::now());
+        let (mut dues, began) = (dues(), Instant::now());
         dues.press(1, began, began + after(10));
         dues.stand(1, began);
         for second in 1..most {
@@ -173,7 +194,7 @@ mod tests {
         assert!(lasts(PART, 59, 100_000) < 2 * limit);
         assert_eq!(lasts(PART, 8, 10_000), 10_000);
         // Who was fast has no time to spare for that.
-        let (mut dues, began) = (Dues::new(0), Instant::now());
+        let (mut dues, began) = (dues(), Instant::now());
         dues.stand(1, began);
         (0..1_000).for_each(|_| dues.save(1, began + after(1), PART));
         assert!(dues.press(1, began + after(1) + SAVE_LIMIT, began).ends);
@@ -181,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_save_that_failed_is_tried_again_and_each_second_at_most() {
-        let (mut dues, began) = (Dues::new(0), Instant::now());
+        let (mut dues, began) = (dues(), Instant::now());
         let press = |dues: &mut Dues, ms| {
             let now = began + Duration::from_millis(ms);
             dues.press(1, now, now + after(10)).tells
@@ -202,7 +223,7 @@ mod tests {
 
     #[test]
     fn time_to_stand_still_counts_from_the_first_order_and_not_while_it_loads() {
-        let (mut dues, began) = (Dues::new(0), Instant::now());
+        let (mut dues, began) = (dues(), Instant::now());
         dues.press(1, began, began + after(10));
         assert!(!dues.press(1, began + after(9), began + after(19)).ends, "another one waits");
         dues.extend(1, after(100));
@@ -214,5 +235,45 @@ mod tests {
         // Who brings its memory has more time, and less when that is done.
         dues.end_bringing(1, began + after(1_001));
         assert!(dues.press(1, began + after(1_001), began).ends);
+    }
+
+    /// Who saves what an earlier order was about hears of no other before that is done.
+    #[test]
+    fn who_saves_when_it_is_told_anew_has_its_time_for_that() {
+        let (mut dues, began) = (dues(), Instant::now());
+        let late = |dues: &mut Dues, second| {
+            dues.press(1, began + after(second), began + after(second + 10)).ends
+        };
+        assert!(!late(&mut dues, 0));
+        dues.stand(1, began);
+        // Nobody waits any longer, and then somebody else does.
+        dues.pay(1, PART);
+        assert!(!late(&mut dues, 1));
+        dues.save(1, began + after(8), PART);
+        for second in 9..100 {
+            assert!(!late(&mut dues, second), "{second}");
+            dues.save(1, began + after(second), PART);
+        }
+        assert!(late(&mut dues, 99 + 60), "and no longer");
+        // An order that was never needed says nothing of a later one.
+        dues.settle(1);
+        assert!(!late(&mut dues, 200));
+        dues.pay(1, PART);
+        assert!(!late(&mut dues, 300));
+        dues.pay(1, 0);
+        assert!(late(&mut dues, 310), "who does nothing has no other time");
+    }
+
+    #[test]
+    fn a_large_part_has_the_time_that_it_takes_at_the_least_rate() {
+        let (mut dues, began) = (Dues::new(0, 1 << 30, Duration::ZERO), Instant::now());
+        dues.stand(1, began);
+        for part in 1..10 {
+            assert!(!dues.press(1, began + after(128 * part), began).ends, "{part}");
+            dues.save(1, began + after(128 * part), 1 << 30);
+        }
+        let mut dues = Dues::new(0, PART, after(3_600));
+        dues.stand(1, began);
+        assert!(!dues.press(1, began + after(3_599), began).ends, "behind a kernel");
     }
 }

@@ -53,7 +53,7 @@ fn due(lender: &Lender, session: u32) -> Option<(u64, Instant, bool)> {
 }
 
 fn lender(pause_limit: Duration) -> Lender {
-    let lender = Lender::new((CAPACITY, 4 * CAPACITY), 1_000, pause_limit, 0);
+    let lender = Lender::new((CAPACITY, 4 * CAPACITY, 1), 1_000, pause_limit, 0);
     lender.begin(NOW_NS, 1, 1, 80);
     lender.begin(NOW_NS, 2, 2, 0);
     lender
@@ -312,7 +312,7 @@ fn who_brings_its_memory_is_not_late_with_what_it_owes() {
 
 #[test]
 fn loads_have_others_save_for_a_part_of_the_time_only() {
-    let lender = Lender::new((1 << 40, 1 << 42), 1_000, Duration::from_secs(600), 0);
+    let lender = Lender::new((1 << 40, 1 << 42, 1), 1_000, Duration::from_secs(600), 0);
     lender.begin(NOW_NS, 1, 1, 1 << 40);
     lender.begin(NOW_NS, 2, 2, 0);
     let load = Wish { total: 1 << 38, fixed: 1 << 38, missing: 0, gives: true };
