@@ -461,7 +461,7 @@ pub(crate) struct TokenOptions {
     #[command(flatten)]
     pub(crate) settings: VgpuSettings,
     /// For how long sessions may begin with the grant: 90s, 15m, 2h, 7d.
-    #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = remote::duration,
+    #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = weft_api::times::duration,
           allow_hyphen_values = true)]
     pub(crate) valid: Duration,
     /// How many endpoints may use it: the first that do.

@@ -198,22 +198,6 @@ pub(crate) fn address(text: &str) -> Result<String, String> {
     if host.is_empty() || is_bare_v6 || !has_port { Err(wrong()) } else { Ok(text.to_owned()) }
 }
 
-/// A time as people write it: 90s, 15m, 2h, 7d.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no time: write 90s, 15m, 2h or 7d");
-    let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(at);
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 24 * 3600,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,15 +237,6 @@ mod tests {
         assert!(!dead.exists());
         for stays in [lives, node, new, other] {
             assert!(stays.exists(), "{}", stays.display());
-        }
-    }
-
-    #[test]
-    fn times_have_units() {
-        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
-        for wrong in ["", "5", "h", "-1s", "1w", "99999999999999999999d"] {
-            assert!(duration(wrong).unwrap_err().contains("15m"), "{wrong}");
         }
     }
 }

@@ -406,23 +406,13 @@ fn host_socket(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-/// A number and what it counts: seconds, minutes, hours or days.
+/// How long a token is good.
 fn validity(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no time: say 90s, 15m, 12h or 30d, up to ten years");
-    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 24 * 3_600,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let valid_s = number.checked_mul(seconds).ok_or_else(wrong)?;
-    if (1..=TOKEN_VALID_S_MAX).contains(&valid_s) {
-        Ok(Duration::from_secs(valid_s))
+    let time = weft_api::times::duration(text)?;
+    if (1..=TOKEN_VALID_S_MAX).contains(&time.as_secs()) {
+        Ok(time)
     } else {
-        Err(wrong())
+        Err(format!("`{text}`: a token is good for a second to ten years"))
     }
 }
 

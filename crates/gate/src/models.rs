@@ -35,6 +35,17 @@ fn work(worker: &mut GateWorker, device: &Mutex<u64>) {
     }
 }
 
+/// The daemon takes the device back, and has it for whoever is next.
+fn take_back(daemon: &mut GateDaemon, device: &Mutex<u64>) {
+    if daemon.revoke() == Revocation::Asked {
+        while daemon.is_held() {
+            thread::yield_now();
+        }
+    }
+    let next = device.try_lock().expect("whoever is next has the device alone");
+    assert_eq!(daemon.page().used_ns(), *next);
+}
+
 /// A grant that is revoked as soon as it was given: when the device is said to be free, or was
 /// given back, its worker does not use it any more, and all that it used has been told.
 #[test]
@@ -47,13 +58,7 @@ fn models_revocation() {
             move || work(&mut worker, &device)
         });
         daemon.grant(BUDGET_NS, GrantKind::Turn);
-        if daemon.revoke() == Revocation::Asked {
-            while daemon.is_held() {
-                thread::yield_now();
-            }
-        }
-        let next = device.try_lock().expect("whoever is next has the device alone");
-        assert_eq!(daemon.page().used_ns(), *next);
+        take_back(&mut daemon, &device);
         works.join().unwrap();
     });
 }
@@ -71,13 +76,7 @@ fn models_revocation_of_a_renewing_grant() {
             let device = Arc::clone(&device);
             move || work(&mut worker, &device)
         });
-        if daemon.revoke() == Revocation::Asked {
-            while daemon.is_held() {
-                thread::yield_now();
-            }
-        }
-        let next = device.try_lock().expect("whoever is next has the device alone");
-        assert_eq!(daemon.page().used_ns(), *next);
+        take_back(&mut daemon, &device);
         works.join().unwrap();
     });
 }

@@ -13,7 +13,6 @@ use weft_api::v1::{
 use weft_control::bounded::Bounded;
 use weft_control::http;
 use weft_control::service::Service;
-use weft_control::store::TokenRow;
 use weft_control::tls::Secured;
 
 use crate::support::{Cloud, eventually, quota, shared};
@@ -31,14 +30,7 @@ pub(crate) fn serve(cloud: &Cloud) -> (Client, SocketAddr) {
 
 /// The same, with connections that may say nothing for so long.
 fn serve_for(cloud: &Cloud, idle: Duration) -> (Client, SocketAddr) {
-    let row = TokenRow {
-        name: "root".into(),
-        project: None,
-        role: Role::Admin,
-        created_ms: 0,
-        expires_ms: None,
-    };
-    cloud.store.add_token(&row, weft_control::random::digest(b"root"), None).unwrap();
+    cloud.token(("root", "root"), Role::Admin, None);
     let address = serve_with(&cloud.service, idle, None);
     (Client::new(&address.to_string(), "root").unwrap(), address)
 }

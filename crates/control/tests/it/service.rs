@@ -4,18 +4,14 @@ use serde_json::{Value, json};
 use weft_api::v1::{Call, Kind, Problem, Quota, Role};
 use weft_control::plan::Step;
 use weft_control::provision::Failure;
-use weft_control::random;
 use weft_control::service::{Ask, Reply};
-use weft_control::store::TokenRow;
 
 use crate::support::{Cloud, all, eventually, quota};
 
 /// A token's secret.
 fn token(cloud: &Cloud, name: &str, role: Role, project: Option<&str>) -> String {
-    let project = project.map(str::to_owned);
-    let row = TokenRow { name: name.to_owned(), project, role, created_ms: 0, expires_ms: None };
     let secret = format!("secret of {name}");
-    cloud.store.add_token(&row, random::digest(secret.as_bytes()), None).unwrap();
+    cloud.token((name, &secret), role, project);
     secret
 }
 

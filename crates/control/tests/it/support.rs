@@ -14,7 +14,7 @@ use weft_api::node::{
     Answer, Attainment, DeviceReport, GatewayReport, GrantReport, MemoryReport, NodeReport,
     Request, VgpuReport, VgpuState,
 };
-use weft_api::v1::{Client, NewInstance, NewQuota, Quota};
+use weft_api::v1::{Client, NewInstance, NewQuota, Quota, Role};
 use weft_control::allocate::Allocator;
 use weft_control::crash::Crash;
 use weft_control::engine::Engine;
@@ -23,7 +23,7 @@ use weft_control::provision::fake::Fake;
 use weft_control::random;
 use weft_control::service::Service;
 use weft_control::store::sqlite::Sqlite;
-use weft_control::store::{GpuFound, NodeRow, Store};
+use weft_control::store::{GpuFound, NodeRow, Store, TokenRow};
 
 /// Longest wait for anything; only a broken system reaches it.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
@@ -79,6 +79,14 @@ pub(crate) struct Cloud {
 }
 
 impl Cloud {
+    /// Lets somebody in who shows this secret.
+    pub(crate) fn token(&self, (name, secret): (&str, &str), role: Role, project: Option<&str>) {
+        let project = project.map(str::to_owned);
+        let name = name.to_owned();
+        let row = TokenRow { name, project, role, created_ms: 0, expires_ms: None };
+        self.store.add_token(&row, random::digest(secret.as_bytes()), None).unwrap();
+    }
+
     /// With nodes of so many GPUs of 8,192 MiB each.
     pub(crate) fn new(nodes: &[usize]) -> Self {
         let folder = tempfile::tempdir().unwrap();

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use weft_api::v1::{Client, ClientError, Role};
 use weft_control::bounded::IDLE_LIMIT;
-use weft_control::store::TokenRow;
 use weft_control::tls::Certificates;
 
 use crate::http::serve_with;
@@ -23,14 +22,7 @@ pub(crate) fn file(name: &str) -> PathBuf {
 }
 
 fn serve(cloud: &Cloud, idle: Duration) -> SocketAddr {
-    let row = TokenRow {
-        name: "root".into(),
-        project: None,
-        role: Role::Admin,
-        created_ms: 0,
-        expires_ms: None,
-    };
-    cloud.store.add_token(&row, weft_control::random::digest(b"root"), None).unwrap();
+    cloud.token(("root", "root"), Role::Admin, None);
     let certificates = Certificates::load(&file("certificate.pem"), &file("key.pem")).unwrap();
     serve_with(&cloud.service, idle, Some(certificates.settings().unwrap()))
 }
