@@ -4,6 +4,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command};
 
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 use crate::support::{Conversation, Node, eventually, finish, program, success, text_of};
 
 fn hostile(node: &Node, case: &str) -> String {
@@ -85,9 +88,42 @@ fn lives_through_a_block(seconds: f64, hogs: usize) -> bool {
 }
 
 /// The number of a processor that may be used.
-fn first_processor() -> String {
-    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
-    (0..1024).find(|processor| allowed.is_set(*processor)).unwrap().to_string()
+fn first_processor() -> usize {
+    let allowed = sched_getaffinity(None).unwrap();
+    (0..1024).find(|processor| allowed.is_set(*processor)).unwrap()
+}
+
+fn only(processor: usize) -> CpuSet {
+    let mut only = CpuSet::new();
+    only.set(processor);
+    only
+}
+
+/// By the number of a process or of a thread; `None` would be the one that calls.
+fn pid(number: u32) -> Option<Pid> {
+    Some(Pid::from_raw(number.try_into().unwrap()).unwrap())
+}
+
+/// Binds all threads of a process, and so those that they start, to a processor. Threads may end
+/// meanwhile, and begin while others are bound.
+fn pin(process: u32, processor: usize) {
+    let only = only(processor);
+    eventually("all threads to be on one processor", || {
+        let mut all = true;
+        for thread in std::fs::read_dir(format!("/proc/{process}/task")).unwrap() {
+            let Some(number) = thread.ok().and_then(|thread| thread.file_name().into_string().ok())
+            else {
+                continue;
+            };
+            let thread = pid(number.parse().unwrap());
+            if sched_getaffinity(thread).is_ok_and(|allowed| allowed != only) {
+                all = false;
+                // One that has ended in between needs nothing.
+                let _ = sched_setaffinity(thread, &only);
+            }
+        }
+        all
+    });
 }
 
 /// Processes that spin on one processor.
@@ -98,11 +134,9 @@ impl Hogs {
     fn beside_workers(node: &Node, hogs: usize) -> Self {
         let processor = first_processor();
         for worker in node.workers() {
-            let mut pin = Command::new("taskset");
-            pin.args(["-c", "-p", &processor, &worker.to_string()]);
-            success(pin);
+            sched_setaffinity(pid(worker), &only(processor)).unwrap();
         }
-        let spin = ["-c", &processor, "sh", "-c", "while :; do :; done"];
+        let spin = ["-c", &processor.to_string(), "sh", "-c", "while :; do :; done"];
         Self((0..hogs).map(|_| Command::new("taskset").args(spin).spawn().unwrap()).collect())
     }
 }
@@ -141,14 +175,12 @@ fn done_and_its_charge(program_of: &[&str], counts: &str, hogs: usize) -> (f64, 
 fn honest_workers_that_share_a_processor_are_not_taken_for_liars() {
     let node = Node::start(&[]);
     let processor = first_processor();
-    let mut pin = Command::new("taskset");
-    pin.args(["-a", "-c", "-p", &processor, &node.pid().to_string()]);
-    success(pin);
+    pin(node.pid(), processor);
     for _ in 0..3 {
         let run = |vgpu| {
             let run = node.run(&["--name", vgpu], &program("relay"), &["150"]);
             let mut pinned = Command::new("taskset");
-            pinned.args(["-c", &processor]).arg(run.get_program()).args(run.get_args());
+            pinned.args(["-c", &processor.to_string()]).arg(run.get_program()).args(run.get_args());
             let set = run.get_envs().filter_map(|(name, value)| Some((name, value?)));
             Conversation::start({
                 pinned.envs(set);
