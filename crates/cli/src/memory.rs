@@ -113,10 +113,12 @@ pub(crate) fn summary(device: &DeviceReport) -> Option<String> {
     let swapped: u64 =
         memory.vgpus.iter().map(|own| own.used_bytes.saturating_sub(own.resident_bytes)).sum();
     let shared = memory.slots.iter().filter(|slot| is_shared(slot)).count();
-    let written = memory.last_switch.as_ref().map_or(String::new(), |LastSwitch { vgpu, .. }| {
-        let to: Vec<_> = (0..memory.slots.len()).filter(|at| memory.slots[*at].copied).collect();
-        format!("  last switch {vgpu} to {}", ranges(&to))
-    });
+    let written =
+        memory.last_switch.as_ref().map_or(String::new(), |LastSwitch { vgpu, .. }| {
+            let to: Vec<_> =
+                (0..memory.slots.len()).filter(|at| memory.slots[*at].copied).collect();
+            format!("  last switch {vgpu} to {}", ranges(&to))
+        });
     Some(format!("slots [{map}{rest}]  shared {shared}  swapped {}{written}", size(swapped)))
 }
 

@@ -69,8 +69,7 @@ fn proportions(outcome: &mut Outcome, run: &RealRun, simulated: &Outcome) {
     let value = |from: &Outcome, name: Option<&str>| {
         name.and_then(|name| from.figures.get(name)).copied().unwrap_or(0.0)
     };
-    let measured =
-        AT_PROPORTIONS.map(|(_, name, _)| run.figures.get(name).copied().unwrap_or(0.0));
+    let measured = AT_PROPORTIONS.map(|(_, name, _)| run.figures.get(name).copied().unwrap_or(0.0));
     let expected = AT_PROPORTIONS.map(|(.., name)| value(simulated, name));
     let title = "Efficiency, 15 vGPUs, 1.22 ms a slot";
     let plot = outcome.plot(PlotKind::Bars, title, "placement", "efficiency");

@@ -9,9 +9,9 @@ use weft_sched::memory::paper::{REDERIVED, REDERIVED_NAMES};
 use super::slots::Slots;
 use super::{Setup, mixed, place, real};
 use crate::outcome::Outcome;
-use crate::report::{RealRun, number};
 use crate::report::page::{TEMPLATE, section, table};
 use crate::report::svg::escape;
+use crate::report::{RealRun, number};
 
 const ABOUT: &str = "\
 DymGPU's evaluation (Gu et al., Cluster Computing 2019) re-run on the placement core that \
