@@ -1,5 +1,6 @@
 // A program with a state: memory, two streams, events, a graph and a global variable, which it goes
-// on changing until it is told to end, and then proves that nothing of it was lost or mixed up.
+// on changing until it is told to end, and then proves that nothing of it was lost or mixed up. What
+// it writes is its own and nobody else's, and what was there is looked at before it is written over.
 //
 //   resident MIB
 //
@@ -11,10 +12,13 @@
 
 #include <poll.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 EMBED(share_ptx, "kernels/share.ptx");
 
-enum { ELEMENTS = 64, BLOCK = 1 << 20, GRAPH_STEPS = 3, GAPS_MAX = 100000 };
+// A round writes a stripe of a block.
+enum { ELEMENTS = 64, BLOCK = 1 << 20, STRIPE = BLOCK / 16, STRIPES = BLOCK / STRIPE };
+enum { GRAPH_STEPS = 3, GAPS_MAX = 100000 };
 
 static double gaps[GAPS_MAX];
 
@@ -82,17 +86,16 @@ static int is_told_to_end(void) {
     return poll(&input, 1, 0) != 0;
 }
 
-// Whether every block holds what was written to it last.
-static int holds(const CUdeviceptr *blocks, const uint32_t *values, int count) {
-    static uint32_t seen[BLOCK / 4];
-    for (int i = 0; i < count; ++i) {
-        CHECK(cuMemcpyDtoH(seen, blocks[i], BLOCK));
-        for (int j = 0; j < BLOCK / 4; ++j)
-            if (seen[j] != values[i]) {
-                fprintf(stderr, "block %d holds %#x at %d, not %#x\n", i, seen[j], j, values[i]);
-                return 0;
-            }
-    }
+// Whether a stripe holds what was written to it last.
+static int holds(CUdeviceptr stripe, uint32_t value) {
+    static uint32_t seen[STRIPE / 4];
+    CHECK(cuMemcpyDtoH(seen, stripe, STRIPE));
+    for (int i = 0; i < STRIPE / 4; ++i)
+        if (seen[i] != value) {
+            fprintf(stderr, "%#llx holds %#x, not %#x\n", (unsigned long long)stripe + 4 * i,
+                    seen[i], value);
+            return 0;
+        }
     return 1;
 }
 
@@ -108,16 +111,20 @@ int main(int argc, char **argv) {
     CUfunction step = load_kernel(&module, share_ptx, "step_21us");
     CUdeviceptr first = new_steps(ELEMENTS), second = new_steps(ELEMENTS);
     CUdeviceptr *blocks = malloc((size_t)count * sizeof *blocks);
-    uint32_t *values = malloc((size_t)count * sizeof *values);
+    long stripes = (long)count * STRIPES;
+    uint32_t *values = malloc((size_t)stripes * sizeof *values);
+    uint32_t own = (uint32_t)getpid() * 0x85EBCA6Bu;
     CUstream one, other;
     CUevent done;
     CHECK(cuStreamCreate(&one, CU_STREAM_NON_BLOCKING));
     CHECK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     CHECK(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING));
     for (int i = 0; i < count; ++i) {
-        values[i] = 0x9E3779B9u * (uint32_t)(i + 1);
         CHECK(cuMemAlloc(&blocks[i], BLOCK));
-        CHECK(cuMemsetD32(blocks[i], values[i], BLOCK / 4));
+        for (int j = 0; j < STRIPES; ++j) {
+            values[i * STRIPES + j] = own + 0x9E3779B9u * (uint32_t)(i * STRIPES + j);
+            CHECK(cuMemsetD32(blocks[i] + j * STRIPE, values[i * STRIPES + j], STRIPE / 4));
+        }
     }
     CUgraphExec graph = steps_graph(step, &second);
     void *arguments[] = {&first};
@@ -128,25 +135,31 @@ int main(int argc, char **argv) {
     fflush(stdout);
 
     long rounds = 0, seen = 0;
+    int held = 1;
     double last = seconds_now();
     do {
         CHECK(cuLaunchKernel(step, 1, 1, 1, ELEMENTS, 1, 1, 0, one, arguments, NULL));
         CHECK(cuEventRecord(done, one));
         CHECK(cuStreamWaitEvent(other, done, 0));
         CHECK(cuGraphLaunch(graph, other));
-        int block = (int)(rounds % count);
-        values[block] += 0x01000193u;
-        CHECK(cuMemsetD32Async(blocks[block], values[block], BLOCK / 4, other));
+        // Block after block, and each time the next stripe.
+        long block = rounds % count, stripe = rounds / count % STRIPES;
+        CUdeviceptr written = blocks[block] + stripe * STRIPE;
+        uint32_t *value = &values[block * STRIPES + stripe];
+        held &= holds(written, *value);
+        *value += 0x01000193u;
+        CHECK(cuMemsetD32Async(written, *value, STRIPE / 4, other));
         CHECK(cuStreamSynchronize(other));
         rounds += 1;
         double now = seconds_now();
         if (now - last > 1e-3 && seen < GAPS_MAX)
             gaps[seen++] = 1e3 * (now - last);
         last = now;
-    } while (!is_told_to_end());
-    int correct = took_steps(first, ELEMENTS, (uint64_t)rounds) &&
-                  took_steps(second, ELEMENTS, (uint64_t)rounds * GRAPH_STEPS) &&
-                  holds(blocks, values, count);
+    } while (held && !is_told_to_end());
+    for (long i = 0; held && i < stripes; ++i)
+        held = holds(blocks[i / STRIPES] + i % STRIPES * STRIPE, values[i]);
+    int correct = held && took_steps(first, ELEMENTS, (uint64_t)rounds) &&
+                  took_steps(second, ELEMENTS, (uint64_t)rounds * GRAPH_STEPS);
     printf("{\"rounds\": %ld, \"gaps_ms\": [", rounds);
     for (long i = 0; i < seen; ++i)
         printf("%s%.3f", i > 0 ? ", " : "", gaps[i]);

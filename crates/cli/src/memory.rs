@@ -14,7 +14,7 @@ use crate::output::{line, size, table};
 const LINE: usize = 64;
 const GROUP: usize = 8;
 /// Letters of vGPUs; those beyond share the last one.
-const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
+const LETTERS: &str = "abcdefghijklmnopqrstuvwxyzαβγδεζηθικλμνξοπρστυφχψω";
 
 /// `weft memory`
 pub(crate) fn memory(sockets: &Sockets, device: Option<&str>, as_json: bool) -> Result<()> {
@@ -113,11 +113,33 @@ pub(crate) fn summary(device: &DeviceReport) -> Option<String> {
     let swapped: u64 =
         memory.vgpus.iter().map(|own| own.used_bytes.saturating_sub(own.resident_bytes)).sum();
     let shared = memory.slots.iter().filter(|slot| is_shared(slot)).count();
-    Some(format!("slots [{map}{rest}]  shared {shared}  swapped {}", size(swapped)))
+    let written =
+        memory.last_switch.as_ref().map_or(String::new(), |LastSwitch { vgpu, .. }| {
+            let to: Vec<_> =
+                (0..memory.slots.len()).filter(|at| memory.slots[*at].copied).collect();
+            format!("  last switch {vgpu} to {}", ranges(&to))
+        });
+    Some(format!("slots [{map}{rest}]  shared {shared}  swapped {}{written}", size(swapped)))
+}
+
+/// Rising numbers, those that follow one another as one: `0-3,7`; `-` for none.
+fn ranges(numbers: &[usize]) -> String {
+    let runs = numbers.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        [only] => only.to_string(),
+        [] => String::new(),
+    });
+    let runs: Vec<_> = runs.collect();
+    if runs.is_empty() { "-".to_owned() } else { runs.join(",") }
 }
 
 fn is_shared(slot: &SlotReport) -> bool {
     slot.users.len() > 1
+}
+
+/// In upper case.
+fn upper(letter: char) -> char {
+    letter.to_uppercase().next().unwrap_or(letter)
 }
 
 /// Which letter is whose.
@@ -132,12 +154,12 @@ impl<'a> Legend<'a> {
 
     fn letter(&self, name: &str) -> char {
         let place = self.0.iter().position(|own| *own == name).unwrap_or(usize::MAX);
-        char::from(LETTERS[place.min(LETTERS.len() - 1)])
+        LETTERS.chars().nth(place).or(LETTERS.chars().last()).unwrap_or('?')
     }
 
     fn cell(&self, slot: &SlotReport) -> char {
         match &slot.owner {
-            Some(owner) if is_shared(slot) => self.letter(owner).to_ascii_uppercase(),
+            Some(owner) if is_shared(slot) => upper(self.letter(owner)),
             Some(owner) => self.letter(owner),
             None if slot.users.is_empty() => '.',
             None => '-',
@@ -250,8 +272,25 @@ train  2MiB       1MiB     1MiB
     }
 
     #[test]
+    fn numbers_that_follow_one_another_are_one_range() {
+        assert_eq!(ranges(&[]), "-");
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    }
+
+    #[test]
+    fn half_a_hundred_vgpus_have_letters_of_their_own() {
+        let names: Vec<String> = (0..60).map(|number| format!("{number:02}")).collect();
+        let legend = Legend(names.iter().map(String::as_str).collect());
+        let letters: Vec<char> = names.iter().map(|name| legend.letter(name)).collect();
+        let distinct: std::collections::BTreeSet<char> =
+            letters.iter().flat_map(|letter| [*letter, upper(*letter)]).collect();
+        assert_eq!((distinct.len(), letters[49], letters[59]), (100, 'ω', 'ω'));
+    }
+
+    #[test]
     fn top_has_it_in_a_line_where_there_is_anything_to_see() {
-        assert_eq!(summary(&device()).unwrap(), "slots [bA-.]  shared 1  swapped 2MiB");
+        let expected = "slots [bA-.]  shared 1  swapped 2MiB  last switch infer to 1";
+        assert_eq!(summary(&device()).unwrap(), expected);
         let mut empty = device();
         empty.memory = MemoryReport::default();
         assert_eq!(summary(&empty), None);

@@ -5,12 +5,17 @@ use std::process::ExitCode;
 use anyhow::Result;
 use weft_sim::dymgpu::{self, Report, Setup};
 
-use super::{DYMGPU, SEEDS, code, document, write};
+use super::{DYMGPU, SEEDS, code, document, real_runs, write};
 use crate::args::SimOptions;
 use crate::bench::document::commit;
 use crate::output::note;
 
+/// The benchmark whose document stands beside.
+const BENCH: &str = "memory";
+
 pub(super) fn sim(options: &SimOptions) -> Result<ExitCode> {
+    // Before anything takes long.
+    let real = real_runs(options.real.as_deref())?;
     let setup = Setup { seed: options.seed, quick: options.quick };
     let seeds = options.seeds.unwrap_or(if options.quick { 2 } else { SEEDS });
     let outcomes =
@@ -23,8 +28,12 @@ pub(super) fn sim(options: &SimOptions) -> Result<ExitCode> {
     if let Some(directory) = &options.report {
         let quick = if setup.quick { " --quick" } else { "" };
         let seed = setup.seed;
-        let command = format!("weft sim dymgpu --seed {seed} --seeds {seeds}{quick} --report DIR");
+        let beside = if options.real.is_some() { " --real DIR" } else { "" };
+        let command =
+            format!("weft sim dymgpu --seed {seed} --seeds {seeds}{quick} --report DIR{beside}");
         let report = Report::new(command, commit(), setup, u64::from(seeds), summary, outcomes);
+        let runs = real.iter().filter(|run| run.name == BENCH);
+        let report = runs.fold(report, |report, run| report.beside(run));
         let json = format!("{}\n", serde_json::to_string_pretty(&report.json())?);
         write(directory, &report.html(), &report.markdown(), &json)?;
     }

@@ -9,7 +9,7 @@ mod seeds;
 
 use std::fs;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -100,7 +100,7 @@ fn ensure_read(options: &SimOptions) -> Result<()> {
         ("--seeds", options.seeds.is_some(), &[DYMGPU, FLEXY, GSAAS][..]),
         ("--report", options.report.is_some(), &[DYMGPU, FLEXY, GSAAS]),
         ("--calibration", options.calibration.is_some(), &[PREDICT, PROFILES]),
-        ("--real", options.real.is_some(), &[]),
+        ("--real", options.real.is_some(), &[DYMGPU]),
     ] {
         if is_given && !is_paper && !of.contains(&name) {
             let of: String = of.iter().map(|of| format!(", `{of}`")).collect();
@@ -205,21 +205,7 @@ fn report(
     summary: Outcome,
     outcomes: Vec<Outcome>,
 ) -> Result<()> {
-    let mut real = Vec::new();
-    if let Some(from) = &options.real {
-        let mut paths: Vec<_> = fs::read_dir(from)
-            .with_context(|| format!("cannot read {}", from.display()))?
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| path.extension().is_some_and(|end| end == "json"))
-            .collect();
-        paths.sort();
-        for path in paths {
-            real.push(
-                RealRun::parse(&read(&path)?)
-                    .with_context(|| format!("cannot use {}", path.display()))?,
-            );
-        }
-    }
+    let real = real_runs(options.real.as_deref())?;
     let quick = if options.quick { " --quick" } else { "" };
     let beside = if options.real.is_some() { " --real DIR" } else { "" };
     let (name, seed) = (&options.name, options.seed);
@@ -231,6 +217,21 @@ fn report(
         Report { command, commit, seed, seeds, quick, calibration, summary, outcomes, real };
     let json = format!("{}\n", serde_json::to_string_pretty(&report)?);
     write(directory, &report.html(), &report.markdown(), &json)
+}
+
+/// The documents of `weft bench` in a folder, by their files' names.
+fn real_runs(from: Option<&Path>) -> Result<Vec<RealRun>> {
+    let Some(from) = from else { return Ok(Vec::new()) };
+    let mut paths: Vec<_> = fs::read_dir(from)
+        .with_context(|| format!("cannot read {}", from.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|end| end == "json"))
+        .collect();
+    paths.sort();
+    let run = |path: &PathBuf| {
+        RealRun::parse(&read(path)?).with_context(|| format!("cannot use {}", path.display()))
+    };
+    paths.iter().map(run).collect()
 }
 
 fn write(directory: &Path, html: &str, markdown: &str, json: &str) -> Result<()> {

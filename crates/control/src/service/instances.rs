@@ -12,7 +12,7 @@ use crate::clock;
 use crate::engine::{GIVEN_BACK, QUOTA};
 use crate::execute::{self, DRAINED};
 use crate::plan::Step;
-use crate::provision::{Delivery, UNSHARED};
+use crate::provision::{Delivery, Failure, UNSHARED};
 use crate::random;
 use crate::store::shared::{charged, demand};
 use crate::store::{
@@ -165,13 +165,21 @@ impl Service {
             return Err(Problem::new(Kind::Conflict, words).hint("wait until it is"));
         }
         let attachment = self.world().attachment(&row);
-        json(&attachment.map_err(|failure| Problem::new(Kind::Internal, failure.words))?)
+        let unknown = "what the VM is to know cannot be read for now";
+        let failed = |failure: Failure| {
+            Problem::new(Kind::Internal, hidden(actor, &row.id, unknown, failure))
+        };
+        json(&attachment.map_err(failed)?)
     }
 
     pub(super) fn instance_console(&self, actor: &Actor, ask: &Ask) -> Answer {
         let row = self.find(actor, ask)?;
         let text = self.world().provisioner.console(&row.id);
-        text.map(Reply::Text).map_err(|failure| Problem::new(Kind::Conflict, failure.words))
+        let unread = "the VM's console cannot be read for now";
+        let failed = |failure: Failure| {
+            Problem::new(Kind::Conflict, hidden(actor, &row.id, unread, failure))
+        };
+        text.map(Reply::Text).map_err(failed)
     }
 
     pub(super) fn cgpu_list(&self, actor: &Actor, ask: &Ask) -> Answer {
@@ -312,6 +320,15 @@ fn waits(events: &[Event], has_ended: bool) -> Option<(String, &'static str)> {
         }
     };
     (!who.is_empty()).then_some((who, quota))
+}
+
+/// What an administrator sees of a failure, and the log; others see that there was one.
+fn hidden(actor: &Actor, instance: &str, what: &str, failure: Failure) -> String {
+    tracing::warn!(instance, error = failure.words, "{what}");
+    if actor.administrates() {
+        return failure.words;
+    }
+    format!("{what}; an administrator sees why: try it again, or ask one")
 }
 
 /// Failures name nodes and hosts, which tenants do not see: they see the step, or what happened to

@@ -12,6 +12,7 @@ use weft_api::v1::{
 };
 use weft_control::bounded::Bounded;
 use weft_control::http;
+use weft_control::provision::Failure;
 use weft_control::service::Service;
 use weft_control::tls::Secured;
 
@@ -100,6 +101,11 @@ fn the_client_does_all_that_the_interface_can() {
     assert_eq!(steps, order);
     assert_eq!(team.project("team").unwrap().used.memory_mib, 2048);
     assert_eq!(team.console(&begun.id).unwrap(), "");
+    // What fails of it names hosts.
+    cloud.fake.fail("console", 2, Failure::passing("host-7 does not answer"));
+    let [own, told] = [&team, &admin].map(|who| who.console(&begun.id).unwrap_err().to_string());
+    assert!(own.contains("an administrator sees why") && !own.contains("host-7"), "{own}");
+    assert!(told.contains("host-7"), "{told}");
     let Err(ClientError::Refused(Problem { kind, hint, .. })) =
         team.create_instance(None, &shared(1, 1))
     else {

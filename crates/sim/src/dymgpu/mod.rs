@@ -9,6 +9,7 @@ mod machine;
 mod optimal;
 mod performance;
 mod pipeline;
+mod real;
 pub(crate) mod report;
 mod sets;
 mod slots;

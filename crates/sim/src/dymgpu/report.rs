@@ -7,16 +7,16 @@ use serde_json::json;
 use weft_sched::memory::paper::{REDERIVED, REDERIVED_NAMES};
 
 use super::slots::Slots;
-use super::{Setup, mixed, place};
+use super::{Setup, mixed, place, real};
 use crate::outcome::Outcome;
-use crate::report::number;
 use crate::report::page::{TEMPLATE, section, table};
 use crate::report::svg::escape;
+use crate::report::{RealRun, number};
 
 const ABOUT: &str = "\
 DymGPU's evaluation (Gu et al., Cluster Computing 2019) re-run on the placement core that \
 `weft_sched::memory` has, and what goes past it. All figures are *simulated* with *modelled* costs \
-unless a row says real time; competitors are *models* of what the paper describes.";
+unless a row or a section says real; competitors are *models* of what the paper describes.";
 
 /// What a figure should be.
 #[derive(Clone, Copy)]
@@ -79,7 +79,7 @@ pub struct Report {
     pub quick: bool,
     /// What all experiments together say.
     pub summary: Outcome,
-    /// The experiments.
+    /// The experiments, and what was measured on a node.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -95,6 +95,13 @@ impl Report {
     ) -> Self {
         let Setup { seed, quick } = setup;
         Self { command, commit, seed, seeds, quick, summary, outcomes }
+    }
+
+    /// With a document of `weft bench memory`.
+    #[must_use]
+    pub fn beside(mut self, run: &RealRun) -> Self {
+        self.outcomes.push(real::beside(run, &self.summary));
+        self
     }
 
     /// The figures, without what is drawn.

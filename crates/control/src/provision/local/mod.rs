@@ -24,7 +24,7 @@ pub mod relay;
 mod watch;
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -53,6 +53,12 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// How often to look for that.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// Of a VM's console the end is shown, so much of it: a VM writes what it wants there.
+const CONSOLE_BYTES: u64 = 1 << 20;
+
+/// The longest line of what one of its processes said that is told.
+const LINE_BYTES: u64 = 4 << 10;
 
 /// How VMs are kept apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -506,7 +512,7 @@ impl Provisioner for Local {
     }
 
     fn console(&self, id: &str) -> Result<String, Failure> {
-        match fs::read(self.folder(id).join("console.log")) {
+        match end_of(&self.folder(id).join("console.log"), CONSOLE_BYTES) {
             Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
             Err(error) => Err(error.into()),
@@ -580,8 +586,17 @@ fn no_network() -> Failure {
 
 /// The last that one of a VM's processes said.
 fn last_line(folder: &Path, what: &str) -> String {
-    let said = fs::read_to_string(folder.join(format!("{what}.log"))).unwrap_or_default();
-    said.lines().next_back().unwrap_or_default().to_owned()
+    let said = end_of(&folder.join(format!("{what}.log")), LINE_BYTES).unwrap_or_default();
+    String::from_utf8_lossy(&said).lines().next_back().unwrap_or_default().to_owned()
+}
+
+/// The last bytes of a file, no more than `most`.
+fn end_of(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let (mut file, mut bytes) = (fs::File::open(path)?, Vec::new());
+    let behind = file.metadata()?.len().saturating_sub(most);
+    file.seek(SeekFrom::Start(behind))?;
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Writes a file that is there wholly or not at all.
@@ -604,6 +619,16 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, F
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_what_a_vm_says_the_end_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = format!("{}\nthe end", "x".repeat(8192));
+        fs::write(folder.path().join("relay.log"), &said).unwrap();
+        assert_eq!(last_line(folder.path(), "relay"), "the end");
+        assert_eq!(end_of(&folder.path().join("relay.log"), 3).unwrap(), b"end");
+        assert_eq!(last_line(folder.path(), "nothing"), "");
+    }
 
     fn local(isolation: Isolation, folder: &Path) -> Local {
         let settings = Settings {

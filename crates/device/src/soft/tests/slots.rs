@@ -456,32 +456,55 @@ fn oracle_count(bench: &mut Bench) -> u32 {
     bench.words(wrong.address, 1)[0]
 }
 
+/// What reads or writes a word of memory, and takes its place from the physical table.
+const ACCESSES: [(&str, &str); 4] = [
+    ("store", "st.global.u32 [%rd1], 1;"),
+    ("load", "ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd1], %r1;"),
+    ("atomic", "atom.global.add.u32 %r1, [%rd1], 1;"),
+    ("vector", "ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1]; st.global.u32 [%rd1], %r2;"),
+];
+
+/// What a copy of a page of device memory to another one comes to.
+fn copied(device: &mut SoftDevice, from: u64, to: u64) -> Outcome {
+    let at = |address| Endpoint { place: Place::Device(address), pitch: PAGE, slice: PAGE };
+    let shape = CopyShape { width: PAGE, height: 1, depth: 1 };
+    device.start(QueueId(0), Op::Copy { dst: at(to), src: at(from), shape }, None).unwrap();
+    finish(device).remove(0)
+}
+
 #[test]
 fn a_forged_entry_of_another_session_faults() {
     let geometry = Geometry::new(1 << 20, 1 << 20, 1 << 20).unwrap();
-    let home = vgpu_of(geometry, 5);
-    let mut device = home.session();
-    let module = device.load(&[kernel("", "st.global.u32 [%rd1], 1;").as_bytes()]).unwrap();
-    let mut bench = Bench { device, module };
-    let address = bench.alloc(4096);
-    bench.run("k", 1, 1, &[Arg::U64(address)]);
-    // The private table still says that the page is the session's: the device's word counts.
-    let mine = home.private.load(1);
-    for forged in [physical::entry(6), 0, mine & !physical::VALID] {
-        home.private.note_taken();
-        for page in 0..geometry.pages() {
-            home.physical.lock().unwrap().store(0, page, forged);
+    for (access, body) in ACCESSES {
+        let home = vgpu_of(geometry, 5);
+        let mut device = home.session();
+        let module = device.load(&[kernel("", body).as_bytes()]).unwrap();
+        let mut bench = Bench { device, module };
+        let [address, other] = [bench.alloc(PAGE), bench.alloc(PAGE)];
+        bench.run("k", 1, 1, &[Arg::U64(address)]);
+        assert_eq!(copied(&mut bench.device, address, other), Outcome::Done);
+        // The private table still says that the page is the session's: the device's word counts.
+        let mine = home.private.load(1);
+        let forge = |entry| {
+            home.private.note_taken();
+            for page in 0..geometry.pages() {
+                home.physical.lock().unwrap().store(0, page, entry);
+            }
+        };
+        for forged in [physical::entry(6), 0, mine & !physical::VALID] {
+            forge(forged);
+            let fault = bench.fault("k", 1, 1, &[Arg::U64(address)]);
+            assert_eq!(fault.kind, FaultKind::IllegalAddress, "{access} by {forged:#x}");
+            for (from, to) in [(address, other), (other, address)] {
+                let came_to = copied(&mut bench.device, from, to);
+                assert!(matches!(came_to, Outcome::Fault(_)), "{came_to:?} by {forged:#x}");
+            }
         }
+        // An entry that is its own leads where it says, and never out of the vGPU's memory.
+        forge(physical::at(mine, 9));
         let fault = bench.fault("k", 1, 1, &[Arg::U64(address)]);
-        assert_eq!(fault.kind, FaultKind::IllegalAddress);
+        assert_eq!(fault.kind, FaultKind::IllegalAddress, "{access}");
     }
-    // An entry that is its own leads where it says, and never out of the vGPU's memory.
-    home.private.note_taken();
-    for page in 0..geometry.pages() {
-        home.physical.lock().unwrap().store(0, page, physical::at(mine, 9));
-    }
-    let fault = bench.fault("k", 1, 1, &[Arg::U64(address)]);
-    assert_eq!(fault.kind, FaultKind::IllegalAddress);
 }
 
 #[test]
