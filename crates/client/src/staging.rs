@@ -4,7 +4,8 @@
 //! another. They are few so that their blocks stay in the processors' caches.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use weft_ring::{ArenaError, ArenaRef, Block};
 use weft_wire::command::{self, Endpoint, Payload, Place, Shape};
@@ -15,12 +16,18 @@ use crate::stream::StreamState;
 
 /// Bytes of a piece. Large enough to hide a submission, small enough for the cache.
 const PIECE: u64 = 512 << 10;
-/// Pieces in flight of one copy.
+/// Pieces in flight of one copy, and of one whose pieces take long: whoever executes them is on
+/// another host, or waits for its turn, so that their blocks are in no cache anyway.
 const WINDOW: usize = 4;
+const FAR_WINDOW: usize = 16;
 /// Copies longer than this reach pageable memory around the caches, which do not hold them anyway.
 const STREAM_BYTES: u64 = 16 << 20;
-/// How long to poll for a piece before waiting properly: somebody else may have the device.
+/// How long to poll for a piece: longer ones take long.
 const POLL: Duration = Duration::from_micros(60);
+/// How often, and for how long, one that takes long is looked at before waiting properly, which is
+/// for all that is in flight: nothing would be on its way then.
+const NAP: Duration = Duration::from_micros(100);
+const NAPS: Duration = Duration::from_millis(2);
 /// Longest source that travels inside the command, in bytes.
 pub(crate) const INLINE_MAX: usize = 384;
 
@@ -85,6 +92,51 @@ struct Posted {
     piece: Piece,
 }
 
+impl Posted {
+    fn is_released(&self) -> bool {
+        self.block.as_ref().is_none_or(Block::is_released)
+    }
+
+    /// Whether the worker is done with it by now, or soon.
+    fn is_released_soon(&self) -> bool {
+        weft_ring::wait::spin(POLL, || self.is_released().then_some(())).is_some()
+    }
+
+    /// The same, for one that takes long.
+    fn is_released_later(&self) -> bool {
+        let began = Instant::now();
+        while !self.is_released() && began.elapsed() < NAPS {
+            thread::sleep(NAP);
+        }
+        self.is_released()
+    }
+}
+
+/// The pieces of a copy that are in flight, the oldest first.
+#[derive(Debug)]
+struct Flight {
+    posted: VecDeque<Posted>,
+    /// So many at once.
+    most: usize,
+}
+
+impl Flight {
+    fn new() -> Self {
+        Self { posted: VecDeque::with_capacity(WINDOW), most: WINDOW }
+    }
+
+    /// Whether another one may go. Where the oldest takes long, more may.
+    fn has_room(&mut self) -> bool {
+        if self.posted.len() < self.most {
+            return true;
+        }
+        if self.most < FAR_WINDOW && !self.posted.front().is_none_or(Posted::is_released_soon) {
+            self.most = FAR_WINDOW;
+        }
+        self.posted.len() < self.most
+    }
+}
+
 impl Drop for Posted {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
@@ -97,15 +149,15 @@ impl Drop for Posted {
 impl StreamState {
     /// Copies pageable bytes to the device. Returns when they may be overwritten.
     pub(crate) fn stage_in(&self, dst: &Remote, src: &[u8], layout: &Layout) -> Result<(), Status> {
-        let mut posted = VecDeque::with_capacity(WINDOW);
+        let mut flight = Flight::new();
         for piece in pieces(&layout.shape, self.piece_bytes()) {
             let block = loop {
-                if posted.len() < WINDOW
-                    && let Some(block) = self.spare_block(&piece, posted.is_empty())?
+                if flight.has_room()
+                    && let Some(block) = self.spare_block(&piece, flight.posted.is_empty())?
                 {
                     break block;
                 }
-                if let Some(oldest) = posted.pop_front() {
+                if let Some(oldest) = flight.posted.pop_front() {
                     self.await_release(oldest)?;
                 }
             };
@@ -123,7 +175,7 @@ impl StreamState {
                 shape: shape_of(&piece),
             };
             self.send(&command)?;
-            posted.push_back(Posted { block: Some(block), piece });
+            flight.posted.push_back(Posted { block: Some(block), piece });
         }
         Ok(())
     }
@@ -142,17 +194,17 @@ impl StreamState {
         }
         let Shape { width, height, depth } = layout.shape;
         let streaming = width.saturating_mul(height).saturating_mul(depth) > STREAM_BYTES;
-        let mut posted = VecDeque::with_capacity(WINDOW);
+        let mut flight = Flight::new();
         let mut next = Some(first);
         loop {
-            while posted.len() < WINDOW
-                && let Some(piece) = next
-                && let Some(block) = self.spare_block(&piece, posted.is_empty())?
+            while let Some(piece) = next
+                && flight.has_room()
+                && let Some(block) = self.spare_block(&piece, flight.posted.is_empty())?
             {
-                posted.push_back(self.request(src, layout, piece, block)?);
+                flight.posted.push_back(self.request(src, layout, piece, block)?);
                 next = left.next();
             }
-            let Some(oldest) = posted.pop_front() else { break };
+            let Some(oldest) = flight.posted.pop_front() else { break };
             let piece = oldest.piece;
             let block = self.await_release(oldest)?;
             unpack(&block, dst, &piece, layout, streaming)?;
@@ -216,11 +268,8 @@ impl StreamState {
 
     /// Waits until the worker is done with a block, and takes it back.
     fn await_release(&self, mut posted: Posted) -> Result<Block, Status> {
-        if let Some(block) = &posted.block {
-            let released = || block.is_released().then_some(());
-            if weft_ring::wait::spin(POLL, released).is_none() {
-                self.session.call(&Command::StreamSynchronize { stream: self.id })?;
-            }
+        if !posted.is_released_soon() && !posted.is_released_later() {
+            self.session.call(&Command::StreamSynchronize { stream: self.id })?;
         }
         // All of the stream's commands have ended, and a command that ended has released its
         // blocks.

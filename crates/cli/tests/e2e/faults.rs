@@ -259,7 +259,7 @@ fn a_killed_worker_is_an_error_for_its_tenant_alone() {
         node.run(&["--name", "other"], &program("share"), &["step_102us", "3", "--window", "0.2"]);
     let mut other = Conversation::start(other);
     other.line();
-    let pid = rustix::process::Pid::from_raw(workers[0].cast_signed()).unwrap();
+    let pid = Pid::from_raw(workers[0].cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     let status = victim.wait();
     assert_eq!(status.code(), Some(2), "the tenant must see an error code and exit by itself");
