@@ -31,9 +31,18 @@ fn unknown_instructions_are_named_with_their_line() {
         ("add.rz.f32x2 %rd1, %rd2, %rd3;", "add.rz.f32x2"),
         ("st.global.v8.b128 [%rd1], %rd1;", "st.global.v8.b128"),
         (
-            "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {}, {}, {}, {};",
-            "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32",
+            "mma.sync.aligned.m8n8k4.row.col.f16.f16.f16.f32 {}, {}, {}, {};",
+            "mma.sync.aligned.m8n8k4.row.col.f16.f16.f16.f32",
         ),
+        (
+            "mma.sync.aligned.m8n8k32.row.row.s32.s4.s4.s32 {}, {}, {}, {};",
+            "mma.sync.aligned.m8n8k32.row.row.s32.s4.s4.s32",
+        ),
+        (
+            "wmma.load.a.sync.aligned.col.m8n8k32.u4 {%r1}, [%rd1];",
+            "wmma.load.a.sync.aligned.col.m8n8k32.u4",
+        ),
+        ("add.s4 %r1, %r2, %r3;", "add.s4"),
         ("atom.global.v2.f32.add {%f1, %f2}, [%rd1], {%f1, %f2};", "atom.global.v2.f32.add"),
     ] {
         let expected = format!("line 7: unknown instruction {name}: `{line}`");

@@ -549,9 +549,12 @@ pub enum Op {
         src: Vec<Operand>,
         addr: Address,
     },
-    /// `mma.sync` with row-major `A` and column-major `B`.
+    /// `mma.sync`. Only halves in `m8n8k4` have other layouts than a row-major `A` and a
+    /// column-major `B`.
     Mma {
         shape: MatrixShape,
+        a_layout: MatrixLayout,
+        b_layout: MatrixLayout,
         d_ty: ScalarType,
         a_ty: ScalarType,
         b_ty: ScalarType,
