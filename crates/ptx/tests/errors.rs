@@ -70,6 +70,8 @@ fn operands_must_fit() {
         ("mov.u32 %r1, %r2", "expected `;`, found `ret`"),
         ("bar.sync 16;", "not between 0 and 15"),
         (".reg .b32 %r<2>;", "%r is declared twice"),
+        (".shared .b32 s<2>[4];", "expected `;`, found `[`"),
+        (".shared .b32 s<2>; mov.u32 %r1, s2;", "undefined name s2"),
         ("L: L: ret;", "L is declared twice"),
     ] {
         assert_eq!(body_error(line), format!("line 7: {message}: `{line}`"));
@@ -101,6 +103,14 @@ fn headers_and_directives() {
             "line 2: alignment 3 is not a power of two up to 4096: `.global .align 3 .u64 a;`",
         ),
         (
+            ".version 7.5\n.global .u32 a<2> = 1;",
+            "line 2: expected `;`, found `=`: `.global .u32 a<2> = 1;`",
+        ),
+        (
+            ".version 7.5\n.global .u32 a<3>, a1;",
+            "line 2: a1 is declared twice: `.global .u32 a<3>, a1;`",
+        ),
+        (
             ".version 7.5\n.entry k () {",
             "line 2: expected a statement, found the end of the text: `.entry k () {`",
         ),
@@ -120,6 +130,10 @@ fn hostile_sizes_are_refused() {
         format!("{head}.global .u32 a[2] = {};", deep("{", 100_000)),
         format!("{head}.global .u32 a[3][100000000] = {{{{}}, {{}}, {{1}}}};"),
         format!("{head}.global .b8 a[4294967296][4294967296];"),
+        format!("{head}.global .b32 a<4294967295>;"),
+        format!("{head}.global .b32 {}<1000000>;", "a".repeat(10)),
+        format!("{head}.entry k () {{ .shared .b32 a<4294967295>; ret; }}"),
+        format!("{head}.entry k () {{ {} ret; }}", "{ .shared .b8 a<9999>; }".repeat(99)),
         format!("{head}.entry k (.param .b8 a[40000]) {{ ret; }}"),
         format!("{head}.entry k () {{ .local .b8 a[1000000]; ret; }}"),
         format!("{head}.entry k () {{ {} ret; }}", ".local .b8 a[500000]; {".repeat(2)),

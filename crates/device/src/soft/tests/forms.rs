@@ -98,6 +98,37 @@ fn names_of_a_range_are_variables_too() {
 }
 
 #[test]
+fn ranges_declare_variables_of_all_spaces() {
+    let globals = ".global .align 8 .b32 g<3>; .const .u32 c<2>; .shared .align 16 .b32 s<3>, t;\n\
+        .visible .global .u64 at = g2; .weak .global .v2 .u32 pairs<2>;";
+    let text = "st.global.b32 [g0], 10; st.global.b32 [g1], 11; st.global.b32 [g2], 12;\n\
+        st.shared.b32 [s0], 20; st.shared.b32 [s1], 21; st.shared.b32 [s2], 22;\n\
+        st.shared.b32 [t], 23; st.global.v2.u32 [pairs1], {31, 32}; ld.global.u64 %rd2, [at];\n\
+        ld.global.b32 %r1, [g0]; ld.global.b32 %r2, [g1]; ld.global.b32 %r3, [%rd2];\n\
+        st.global.v4.u32 [%rd1], {%r1, %r2, %r3, 0}; ld.shared.b32 %r1, [s0];\n\
+        ld.shared.b32 %r2, [s1]; ld.shared.b32 %r3, [s2]; ld.shared.b32 %r4, [t];\n\
+        st.global.v4.u32 [%rd1+16], {%r1, %r2, %r3, %r4}; ld.const.u32 %r1, [c1];\n\
+        mov.u64 %rd3, g1; cvt.u32.u64 %r2, %rd3; mov.u32 %r3, s1; or.b32 %r2, %r2, %r3;\n\
+        and.b32 %r2, %r2, 7; ld.global.u32 %r3, [pairs1+4]; ld.global.u32 %r4, [pairs0+4];\n\
+        st.global.v4.u32 [%rd1+32], {%r1, %r2, %r3, %r4};";
+    assert_eq!(body(globals, text, 12), [10, 11, 12, 0, 20, 21, 22, 23, 0, 0, 32, 0]);
+}
+
+#[test]
+fn ranges_of_a_function_are_its_own() {
+    let globals = ".global .b32 g<2>; .func set() { .global .b32 g<2>; .shared .b32 s<2>;\n\
+        st.global.b32 [g1], 1; st.shared.b32 [s1], 2; ret; }";
+    let text = ".shared .b32 s<2>; .const .b32 c<2>; .global .u64 at = g1;\n\
+        st.global.b32 [g1], 3; st.shared.b32 [s0], 4; st.shared.b32 [s1], 5; call set;\n\
+        { .global .b32 g<3>; .global .u64 at = g2; st.global.b32 [g2], 6;\n\
+        ld.global.u64 %rd2, [at]; ld.global.b32 %r4, [%rd2]; }\n\
+        ld.global.u64 %rd2, [at]; ld.global.b32 %r1, [%rd2]; ld.shared.b32 %r2, [s0];\n\
+        ld.shared.b32 %r3, [s1]; st.global.v4.u32 [%rd1], {%r1, %r2, %r3, %r4};\n\
+        ld.const.b32 %r1, [c1]; st.global.b32 [%rd1+16], %r1;";
+    assert_eq!(body(globals, text, 5), [3, 4, 5, 6, 0]);
+}
+
+#[test]
 fn predicates_pass_to_functions_and_results_may_be_discarded() {
     let globals = ".func (.reg .pred r) both(.reg .pred a, .reg .pred b) {\n\
         and.pred r, a, !b; ret; }\n\
