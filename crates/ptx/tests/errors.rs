@@ -43,6 +43,8 @@ fn unknown_instructions_are_named_with_their_line() {
             "wmma.load.a.sync.aligned.col.m8n8k32.u4",
         ),
         ("add.s4 %r1, %r2, %r3;", "add.s4"),
+        ("madc.hi.u16 %h1, %h2, %h3, %h1;", "madc.hi.u16"),
+        ("madc.lo.cc.u16 %h1, %h2, %h3, %h1;", "madc.lo.cc.u16"),
         ("atom.global.v2.f32.add {%f1, %f2}, [%rd1], {%f1, %f2};", "atom.global.v2.f32.add"),
     ] {
         let expected = format!("line 7: unknown instruction {name}: `{line}`");

@@ -218,7 +218,8 @@ pub enum Op {
         a: Operand,
         b: Operand,
     },
-    /// `mad.cc`, `madc`, `madc.cc`; `mode` is low or high. 32 or 64 bits.
+    /// `mad.cc`, `madc`, `madc.cc`; `mode` is low or high. 32 or 64 bits, or low 16 without a carry
+    /// out.
     MadCarry {
         mode: MulMode,
         ty: IntType,

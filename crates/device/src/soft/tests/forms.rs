@@ -80,6 +80,28 @@ fn a_subtraction_leaves_the_complement_of_its_borrow() {
 }
 
 #[test]
+fn a_product_of_16_bits_takes_a_carry_in() {
+    let text = "mov.b16 %h1, 0x8765; mov.b16 %h2, -3; add.cc.u32 %r1, -1, 1;\n\
+        madc.lo.u16 %h3, %h1, 0x101, %h2; madc.lo.s16 %h4, %h2, %h2, 7;\n\
+        add.cc.u32 %r1, 1, 1; madc.lo.u16 %h5, %h1, 0x101, %h2; addc.u32 %r2, 0, 0;\n\
+        cvt.u32.u16 %r3, %h3; cvt.u32.u16 %r4, %h4; cvt.u32.u16 %r5, %h5;\n\
+        st.global.v4.u32 [%rd1], {%r2, %r3, %r4, %r5};";
+    let product = 0x8765 * 0x101 - 3;
+    assert_eq!(body("", text, 4), [0, (product + 1) & 0xffff, 17, product & 0xffff]);
+}
+
+#[test]
+fn a_function_may_store_its_result_through_an_address() {
+    let globals = ".func (.param .align 8 .b8 r[16]) pair(.param .u64 a) { .reg .b64 %x<3>;\n\
+        ld.param.u64 %x1, [a]; mov.u64 %x2, r; st.param.u64 [%x2+8], %x1; st.param.u64 [r], 5;\n\
+        ret; }";
+    let text = "{ .param .u64 A; .param .align 8 .b8 R[16]; st.param.u64 [A], 7;\n\
+        call (R), pair, (A); ld.param.v2.u64 {%rd2, %rd3}, [R];\n\
+        st.global.v2.u64 [%rd1], {%rd2, %rd3}; }";
+    assert_eq!(body(globals, text, 4), [5, 0, 7, 0]);
+}
+
+#[test]
 fn a_guarded_vector_move_happens_or_does_not() {
     let text = ".reg .v2 .b32 v; mov.v2.b32 v, {3, 4}; mov.pred %p1, 0;\n\
         @%p1 mov.v2.b32 v, {5, 6}; st.global.v2.b32 [%rd1], v; @!%p1 mov.v2.b32 v, {7, 8};\n\
