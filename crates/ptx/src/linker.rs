@@ -216,6 +216,23 @@ mod tests {
     }
 
     #[test]
+    fn variables_of_a_range_have_linkage_one_by_one() {
+        let user = ".extern .global .u32 g<3>; .visible .entry k () { .reg .b64 %r<2>;
+            mov.u64 %r1, g2; ret; }";
+        let owner = ".visible .global .u32 g<2>, g2; .global .u32 own<2>;";
+        assert_eq!(link_texts(&[user]), Err(LinkError::Unresolved("g2".to_owned())));
+        for texts in [[user, owner], [owner, user]] {
+            let module = link_texts(&texts).unwrap();
+            let names: Vec<&str> = module.variables.iter().map(|v| v.name.as_str()).collect();
+            assert_eq!(names.len(), 5);
+            for name in ["g0", "g1", "g2", "own0", "own1"] {
+                assert!(names.contains(&name), "{name}");
+            }
+            assert_eq!(module.host_variable("g1").unwrap().1.linkage, Linkage::Visible);
+        }
+    }
+
+    #[test]
     fn commons_grow_and_dynamic_shared_memory_merges() {
         let small = ".common .global .align 4 .b8 c[4]; .extern .shared .align 4 .b8 s[];";
         let large = ".common .global .align 8 .b8 c[16]; .extern .shared .align 16 .b8 s[];";

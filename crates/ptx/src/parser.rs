@@ -19,7 +19,9 @@ mod modifiers;
 mod operand;
 mod scope;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use crate::error::{MAX_EXCERPT_CHARS, ParseError, ParseErrorKind};
 use crate::ir::{Linkage, Module, Symbol};
@@ -42,6 +44,9 @@ pub const MAX_TARGETS: u32 = 1 << 20;
 
 /// The most instructions and registers that aliases of a text may copy.
 pub const MAX_ALIASED: u64 = 1 << 20;
+
+/// The most bytes of all names that ranges of variables such as `.shared .b32 s<4>` stand for.
+pub const MAX_RANGED_BYTES: u64 = 1 << 21;
 
 /// The most bytes of all initialisers of a text, zeros between spelled elements included.
 pub const MAX_INITIALIZER_BYTES: u64 = 256 << 20;
@@ -95,7 +100,7 @@ struct Parser<'a> {
     line: u32,
     /// The module and what it shares with other texts.
     shared: Shared,
-    names: HashMap<&'a str, Symbol>,
+    names: HashMap<Cow<'a, str>, Symbol>,
     /// State of the function being parsed.
     body: Body<'a>,
     /// Entries of target lists that may still be expanded.
@@ -104,6 +109,8 @@ struct Parser<'a> {
     initializer_left: u64,
     /// Instructions and registers that aliases may still copy.
     aliased_left: u64,
+    /// Bytes of names that ranges of variables may still stand for.
+    ranged_left: u64,
     /// Hoisted variables so far, for unique names.
     hoisted: u32,
 }
@@ -121,6 +128,7 @@ impl<'a> Parser<'a> {
             targets_left: MAX_TARGETS,
             initializer_left: MAX_INITIALIZER_BYTES,
             aliased_left: MAX_ALIASED,
+            ranged_left: MAX_RANGED_BYTES,
             hoisted: 0,
         }
     }
@@ -205,7 +213,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The symbol of that name that this text or (for names with linkage) an earlier one declared.
-    fn known(&mut self, name: &'a str, linkage: Linkage) -> Option<Symbol> {
+    fn known(&mut self, name: &str, linkage: Linkage) -> Option<Symbol> {
         if let Some(&symbol) = self.names.get(name) {
             return Some(symbol);
         }
@@ -213,7 +221,7 @@ impl<'a> Parser<'a> {
             return None;
         }
         let symbol = self.shared.exports.get(name).copied()?;
-        self.names.insert(name, symbol);
+        self.names.insert(Cow::Owned(name.to_owned()), symbol);
         Some(symbol)
     }
 
@@ -225,10 +233,13 @@ impl<'a> Parser<'a> {
     }
 
     /// Declares a name of module scope.
-    fn declare(&mut self, name: &'a str, global: Symbol) -> Parsed<()> {
-        match self.names.insert(name, global) {
-            None => Ok(()),
-            Some(_) => Err(ParseErrorKind::DuplicateName(name.to_owned())),
+    fn declare(&mut self, name: Cow<'a, str>, global: Symbol) -> Parsed<()> {
+        match self.names.entry(name) {
+            Entry::Vacant(place) => {
+                place.insert(global);
+                Ok(())
+            }
+            Entry::Occupied(old) => Err(ParseErrorKind::DuplicateName(shorten(old.key()).into())),
         }
     }
 }

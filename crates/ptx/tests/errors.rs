@@ -31,9 +31,20 @@ fn unknown_instructions_are_named_with_their_line() {
         ("add.rz.f32x2 %rd1, %rd2, %rd3;", "add.rz.f32x2"),
         ("st.global.v8.b128 [%rd1], %rd1;", "st.global.v8.b128"),
         (
-            "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {}, {}, {}, {};",
-            "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32",
+            "mma.sync.aligned.m8n8k4.row.col.f16.f16.f16.f32 {}, {}, {}, {};",
+            "mma.sync.aligned.m8n8k4.row.col.f16.f16.f16.f32",
         ),
+        (
+            "mma.sync.aligned.m8n8k32.row.row.s32.s4.s4.s32 {}, {}, {}, {};",
+            "mma.sync.aligned.m8n8k32.row.row.s32.s4.s4.s32",
+        ),
+        (
+            "wmma.load.a.sync.aligned.col.m8n8k32.u4 {%r1}, [%rd1];",
+            "wmma.load.a.sync.aligned.col.m8n8k32.u4",
+        ),
+        ("add.s4 %r1, %r2, %r3;", "add.s4"),
+        ("madc.hi.u16 %h1, %h2, %h3, %h1;", "madc.hi.u16"),
+        ("madc.lo.cc.u16 %h1, %h2, %h3, %h1;", "madc.lo.cc.u16"),
         ("atom.global.v2.f32.add {%f1, %f2}, [%rd1], {%f1, %f2};", "atom.global.v2.f32.add"),
     ] {
         let expected = format!("line 7: unknown instruction {name}: `{line}`");
@@ -61,6 +72,8 @@ fn operands_must_fit() {
         ("mov.u32 %r1, %r2", "expected `;`, found `ret`"),
         ("bar.sync 16;", "not between 0 and 15"),
         (".reg .b32 %r<2>;", "%r is declared twice"),
+        (".shared .b32 s<2>[4];", "expected `;`, found `[`"),
+        (".shared .b32 s<2>; mov.u32 %r1, s2;", "undefined name s2"),
         ("L: L: ret;", "L is declared twice"),
     ] {
         assert_eq!(body_error(line), format!("line 7: {message}: `{line}`"));
@@ -92,6 +105,14 @@ fn headers_and_directives() {
             "line 2: alignment 3 is not a power of two up to 4096: `.global .align 3 .u64 a;`",
         ),
         (
+            ".version 7.5\n.global .u32 a<2> = 1;",
+            "line 2: expected `;`, found `=`: `.global .u32 a<2> = 1;`",
+        ),
+        (
+            ".version 7.5\n.global .u32 a<3>, a1;",
+            "line 2: a1 is declared twice: `.global .u32 a<3>, a1;`",
+        ),
+        (
             ".version 7.5\n.entry k () {",
             "line 2: expected a statement, found the end of the text: `.entry k () {`",
         ),
@@ -111,6 +132,10 @@ fn hostile_sizes_are_refused() {
         format!("{head}.global .u32 a[2] = {};", deep("{", 100_000)),
         format!("{head}.global .u32 a[3][100000000] = {{{{}}, {{}}, {{1}}}};"),
         format!("{head}.global .b8 a[4294967296][4294967296];"),
+        format!("{head}.global .b32 a<4294967295>;"),
+        format!("{head}.global .b32 {}<1000000>;", "a".repeat(10)),
+        format!("{head}.entry k () {{ .shared .b32 a<4294967295>; ret; }}"),
+        format!("{head}.entry k () {{ {} ret; }}", "{ .shared .b8 a<9999>; }".repeat(99)),
         format!("{head}.entry k (.param .b8 a[40000]) {{ ret; }}"),
         format!("{head}.entry k () {{ .local .b8 a[1000000]; ret; }}"),
         format!("{head}.entry k () {{ {} ret; }}", ".local .b8 a[500000]; {".repeat(2)),

@@ -4,8 +4,8 @@
 use weft_ptx::ir::{
     Address, AtomOp, BarrierAction, Base, BitBinaryOp, CacheHint, Combine, CompareOp, CvtRounding,
     Dim, FloatAccuracy, FloatBinaryOp, FloatType, FloatUnaryOp, Guard, IntBinaryOp, IntType,
-    MatrixShape, MemOrder, MulMode, Op, Operand, Pred, Reg, Rounding, ScalarType, Scope, Space,
-    SpecialReg, VideoOp, VideoOperand, Width,
+    MatrixLayout, MatrixShape, MemOrder, MulMode, Op, Operand, Pred, Reg, Rounding, ScalarType,
+    Scope, Space, SpecialReg, VideoOp, VideoOperand, Width,
 };
 
 const P: u32 = 0;
@@ -273,6 +273,22 @@ fn matrices_and_video() {
     };
     assert_eq!(shape, MatrixShape { m: 16, n: 8, k: 8 });
     assert_eq!((d.len(), a.len(), b.len(), c.len()), (4, 2, 1, 4));
+    let Op::Mma { a_layout, b_layout, d, a, b, c, .. } =
+        op("mma.sync.aligned.m8n8k4.col.row.f32.f16.f16.f16 \
+        {f0, f1, f2, f3, r0, r1, r2, r3}, {r0, r1}, {r2, r3}, {r0, r1, r2, r3};")
+    else {
+        panic!()
+    };
+    assert_eq!((a_layout, b_layout), (MatrixLayout::Column, MatrixLayout::Row));
+    assert_eq!((d.len(), a.len(), b.len(), c.len()), (8, 2, 2, 4));
+    let Op::Mma { a_ty, b_ty, sat, d, a, b, .. } =
+        op("mma.sync.aligned.m8n8k32.row.col.satfinite.s32.u4.s4.s32 \
+        {r0, r1}, {r2}, {r3}, {r0, r1};")
+    else {
+        panic!()
+    };
+    assert_eq!((a_ty, b_ty, sat), (ScalarType::U4, ScalarType::S4, true));
+    assert_eq!((d.len(), a.len(), b.len()), (2, 1, 1));
     let part =
         |index, part, signed| VideoOperand { value: reg(R, index), signed, part, negated: false };
     assert_eq!(

@@ -1,5 +1,7 @@
 //! Modifiers of instructions: operations, roundings, modes, scopes.
 
+use super::ScalarType;
+
 /// Rounding of arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
@@ -312,6 +314,16 @@ pub struct MatrixShape {
     pub m: u8,
     pub n: u8,
     pub k: u8,
+}
+
+impl MatrixShape {
+    /// How many products of this shape one `mma` computes: with halves in `m8n8k4` each of four
+    /// pairs of quads has a product of its own, otherwise the whole warp has one.
+    #[must_use]
+    pub const fn products(self, factor: ScalarType) -> u8 {
+        let small = matches!((self.m, self.n, self.k), (8, 8, 4));
+        if small && matches!(factor, ScalarType::F16) { 4 } else { 1 }
+    }
 }
 
 /// Order of a matrix in memory.

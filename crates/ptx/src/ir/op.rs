@@ -218,7 +218,8 @@ pub enum Op {
         a: Operand,
         b: Operand,
     },
-    /// `mad.cc`, `madc`, `madc.cc`; `mode` is low or high. 32 or 64 bits.
+    /// `mad.cc`, `madc`, `madc.cc`; `mode` is low or high. 32 or 64 bits, or low 16 without a carry
+    /// out.
     MadCarry {
         mode: MulMode,
         ty: IntType,
@@ -549,9 +550,12 @@ pub enum Op {
         src: Vec<Operand>,
         addr: Address,
     },
-    /// `mma.sync` with row-major `A` and column-major `B`.
+    /// `mma.sync`. Only halves in `m8n8k4` have other layouts than a row-major `A` and a
+    /// column-major `B`.
     Mma {
         shape: MatrixShape,
+        a_layout: MatrixLayout,
+        b_layout: MatrixLayout,
         d_ty: ScalarType,
         a_ty: ScalarType,
         b_ty: ScalarType,

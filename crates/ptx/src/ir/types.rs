@@ -66,15 +66,25 @@ pub enum ScalarType {
     /// One FP8 (matrix element types only).
     E4M3,
     E5M2,
+    /// Integers of 4 bits (matrix element types only).
+    U4,
+    S4,
     Pred,
 }
 
 impl ScalarType {
-    /// Bytes in memory; a predicate has none and counts as 1.
+    /// Bytes in memory; a predicate has none and counts as 1, as does an element of 4 bits.
     #[must_use]
     pub const fn bytes(self) -> u32 {
         match self {
-            Self::B8 | Self::U8 | Self::S8 | Self::E4M3 | Self::E5M2 | Self::Pred => 1,
+            Self::B8
+            | Self::U8
+            | Self::S8
+            | Self::E4M3
+            | Self::E5M2
+            | Self::U4
+            | Self::S4
+            | Self::Pred => 1,
             Self::B16
             | Self::U16
             | Self::S16
@@ -94,6 +104,12 @@ impl ScalarType {
             Self::B64 | Self::U64 | Self::S64 | Self::F64 | Self::F32x2 => 8,
             Self::B128 => 16,
         }
+    }
+
+    /// Bits of an element of a matrix.
+    #[must_use]
+    pub const fn element_bits(self) -> u32 {
+        if matches!(self, Self::U4 | Self::S4) { 4 } else { 8 * self.bytes() }
     }
 
     /// The width of a register that holds exactly this type.
@@ -148,6 +164,8 @@ impl ScalarType {
             | Self::E5M2x2
             | Self::E4M3
             | Self::E5M2
+            | Self::U4
+            | Self::S4
             | Self::Pred => return None,
         })
     }
@@ -183,6 +201,8 @@ impl ScalarType {
             | Self::E5M2x2
             | Self::E4M3
             | Self::E5M2
+            | Self::U4
+            | Self::S4
             | Self::Pred => return None,
         })
     }

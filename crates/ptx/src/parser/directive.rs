@@ -1,6 +1,11 @@
 //! Directives of module scope, and what variables and parameters share.
 
-use super::{MAX_ALIASED, MAX_VARIABLE_BYTES, Parsed, Parser, operand_error, shorten, undefined};
+use std::borrow::Cow;
+
+use super::{
+    MAX_ALIASED, MAX_RANGED_BYTES, MAX_VARIABLE_BYTES, Parsed, Parser, operand_error, shorten,
+    undefined,
+};
 use crate::error::ParseErrorKind;
 use crate::ir::{Function, Initializer, Linkage, ScalarType, Space, Symbol, VarId, Variable};
 use crate::lexer::Token;
@@ -332,29 +337,50 @@ impl<'a> Parser<'a> {
         let shape = self.shape()?;
         loop {
             let name = self.word()?;
-            let variable = self.variable(name.to_owned(), space, linkage, shape)?;
-            self.add_global_variable(name, variable)?;
+            if self.accept(b'<')? {
+                for member in 0..self.range(name)? {
+                    let name = format!("{name}{member}");
+                    let variable = self.single(name.clone(), space, linkage, shape)?;
+                    self.add_global_variable(name.into(), variable)?;
+                }
+            } else {
+                let variable = self.variable(name.to_owned(), space, linkage, shape)?;
+                self.add_global_variable(name.into(), variable)?;
+            }
             if !self.accept(b',')? {
                 return self.expect(b';');
             }
         }
     }
 
-    fn add_global_variable(&mut self, name: &'a str, variable: Variable) -> Parsed<()> {
+    /// The rest of `s<4>`: how many variables there are, from `s0` on.
+    pub(super) fn range(&mut self, name: &str) -> Parsed<u32> {
+        let count = self.int_u32()?;
+        self.expect(b'>')?;
+        // The number in a name has at most 10 digits.
+        let bytes = (name.len() as u64).saturating_add(10).saturating_mul(u64::from(count));
+        let Some(left) = self.ranged_left.checked_sub(bytes) else {
+            let (what, limit) = ("size of ranges of variables", MAX_RANGED_BYTES);
+            return Err(ParseErrorKind::Limit { what, limit });
+        };
+        self.ranged_left = left;
+        Ok(count)
+    }
+
+    fn add_global_variable(&mut self, name: Cow<'a, str>, variable: Variable) -> Parsed<()> {
         let linkage = variable.linkage;
-        let id = match self.known(name, linkage) {
+        let id = match self.known(&name, linkage) {
             Some(Symbol::Variable(id)) => id,
             Some(Symbol::Function(_)) => {
-                return Err(ParseErrorKind::DuplicateName(shorten(name).to_owned()));
+                return Err(ParseErrorKind::DuplicateName(shorten(&name).to_owned()));
             }
             None => {
                 let id = self.add_variable(variable)?;
-                self.declare(name, Symbol::Variable(id))?;
-                self.export(name, linkage, Symbol::Variable(id));
-                return Ok(());
+                self.export(&name, linkage, Symbol::Variable(id));
+                return self.declare(name, Symbol::Variable(id));
             }
         };
-        self.export(name, linkage, Symbol::Variable(id));
+        self.export(&name, linkage, Symbol::Variable(id));
         let index = usize::try_from(id.0).unwrap_or(usize::MAX);
         match self.shared.module.variables.get_mut(index) {
             Some(old) => merge_variable(old, variable),
@@ -378,9 +404,7 @@ impl<'a> Parser<'a> {
         linkage: Linkage,
         shape: Shape,
     ) -> Parsed<Variable> {
-        if shape.ty == ScalarType::Pred {
-            return operand_error("a predicate is not a variable");
-        }
+        let single = self.single(name, space, linkage, shape)?;
         let mut dimensions = self.dimensions()?;
         let open = dimensions.first() == Some(&0);
         let mut init = Initializer::default();
@@ -393,18 +417,32 @@ impl<'a> Parser<'a> {
         let size_bytes = Self::array_bytes(shape.element_bytes(), &dimensions)?;
         let dynamic_shared = open && space == Space::Shared && linkage == Linkage::Extern;
         if open && size_bytes == 0 && linkage != Linkage::Extern && !dynamic_shared {
-            return operand_error(format!("array {} has no bound", shorten(&name)));
+            return operand_error(format!("array {} has no bound", shorten(&single.name)));
+        }
+        Ok(Variable { size_bytes, dynamic_shared, init, ..single })
+    }
+
+    /// A variable of one element, which is not initialised.
+    pub(super) fn single(
+        &self,
+        name: String,
+        space: Space,
+        linkage: Linkage,
+        shape: Shape,
+    ) -> Parsed<Variable> {
+        if shape.ty == ScalarType::Pred {
+            return operand_error("a predicate is not a variable");
         }
         Ok(Variable {
             name,
             space,
             linkage,
             align: shape.align(),
-            size_bytes,
+            size_bytes: u64::from(shape.element_bytes()),
             element_bytes: shape.element_bytes(),
-            dynamic_shared,
+            dynamic_shared: false,
             managed: shape.managed,
-            init,
+            init: Initializer::default(),
             line: self.line,
         })
     }

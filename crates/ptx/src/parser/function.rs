@@ -7,7 +7,7 @@ use super::{MAX_FRAME_BYTES, MAX_KERNEL_PARAM_BYTES, Parsed, Parser, operand_err
 use crate::error::ParseErrorKind;
 use crate::ir::{
     FuncId, Function, FunctionKind, Instr, LaunchBounds, Linkage, Local, Param, ParamPlace,
-    Prototype, Reg, Slot, Space, Symbol, Width,
+    Prototype, Reg, Slot, Space, Symbol, VarId, Width,
 };
 use crate::layout;
 use crate::lexer::Token;
@@ -138,7 +138,7 @@ impl<'a> Parser<'a> {
                 })?;
                 let symbol = Symbol::Function(FuncId(id));
                 self.shared.module.functions.push(function.clone());
-                self.declare(name, symbol)?;
+                self.declare(name.into(), symbol)?;
                 self.export(name, linkage, symbol);
                 Ok(FuncId(id))
             }
@@ -326,9 +326,21 @@ impl<'a> Parser<'a> {
             // Names have no bound, and that of the function stands in those of all its variables.
             let (function, short) = (shorten(self.body.name), shorten(name));
             let full = format!("{function}${}${short}", self.hoisted);
-            let variable = self.variable(full, space, linkage, shape)?;
-            let id = self.add_variable(variable)?;
-            self.body.declare(name, Name::Variable(id))?;
+            if self.accept(b'<')? {
+                let count = self.range(&full)?;
+                let mut first = None;
+                for member in 0..count {
+                    let variable = self.single(format!("{full}{member}"), space, linkage, shape)?;
+                    let id = self.add_variable(variable)?;
+                    first.get_or_insert(id);
+                }
+                let of = Ranged::Variables { first: first.unwrap_or(VarId(0)) };
+                self.body.declare_range(name, count, of)?;
+            } else {
+                let variable = self.variable(full, space, linkage, shape)?;
+                let id = self.add_variable(variable)?;
+                self.body.declare(name, Name::Variable(id))?;
+            }
             if !self.accept(b',')? {
                 return self.expect(b';');
             }

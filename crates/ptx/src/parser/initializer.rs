@@ -22,7 +22,7 @@ enum Element {
     Address { symbol: Symbol, addend: i64, generic: bool, mask: Option<u64> },
 }
 
-impl Parser<'_> {
+impl<'a> Parser<'a> {
     /// The part after `=`. Sets the first bound of an array if it is missing.
     pub(super) fn initializer(
         &mut self,
@@ -148,12 +148,12 @@ impl Parser<'_> {
         Ok(Element::Address { symbol, addend, generic, mask })
     }
 
-    fn body_variable(&mut self, name: &str) -> Parsed<Option<Symbol>> {
+    fn body_variable(&mut self, name: &'a str) -> Parsed<Option<Symbol>> {
         if self.token == Token::End {
             return self.error("an initialiser");
         }
-        Ok(match self.body.peek(name) {
-            Some(Name::Variable(id)) => Some(Symbol::Variable(*id)),
+        Ok(match self.body.find(name)? {
+            Some(Name::Variable(id)) => Some(Symbol::Variable(id)),
             _ => None,
         })
     }

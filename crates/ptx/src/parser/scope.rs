@@ -36,6 +36,8 @@ pub(super) enum Ranged {
     Registers { width: Width, lanes: u8 },
     /// Variables of that many bytes in the frame, one behind the other.
     Frame { first_offset: u32, bytes: u32, param: bool },
+    /// Hoisted variables with consecutive ids.
+    Variables { first: VarId },
 }
 
 #[derive(Debug)]
@@ -194,6 +196,7 @@ impl<'a> Body<'a> {
                 let offset = first_offset.saturating_add(index.saturating_mul(bytes));
                 Name::Frame { slot: Slot { offset, bytes }, param, element_bytes: bytes }
             }
+            Ranged::Variables { first } => Name::Variable(VarId(first.0.saturating_add(index))),
         };
         if let Some(scope) = self.scopes.get_mut(depth) {
             scope.names.insert(name, found.clone());
@@ -208,11 +211,6 @@ impl<'a> Body<'a> {
             self.new_register(width)?;
         }
         Ok(first)
-    }
-
-    /// What an already used name denotes.
-    pub(super) fn peek(&self, name: &str) -> Option<&Name<'a>> {
-        self.scopes.iter().rev().find_map(|scope| scope.names.get(name))
     }
 
     pub(super) fn label(&mut self, name: &'a str) -> Parsed<()> {
@@ -255,9 +253,9 @@ impl Scope<'_> {
         if self.ranges.is_empty() {
             return None;
         }
-        // A prefix may itself end in digits: `%a1<4>` covers `%a13`.
+        // A prefix may itself end in digits: `%a1<4>` covers `%a13`, unless `%a<20>` does.
         let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count().min(10);
-        (1..=digits).find_map(|n| {
+        (1..=digits).rev().find_map(|n| {
             let (prefix, number) = name.split_at_checked(name.len() - n)?;
             let range = self.ranges.get(prefix)?;
             let canonical = n == 1 || !number.starts_with('0');

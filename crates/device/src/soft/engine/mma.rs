@@ -4,6 +4,8 @@
 //! register `r` of `A` row `g + 8 (r & 1)`, columns `tE + 4E (r / 2)…`; of `B` column `g`, rows
 //! `tE + 4Er…`; of `C` and `D` row `g + 8 (r E / 2)`, columns `2t…`. The layout of `wmma` fragments
 //! is the device's own: element `e` of lane `l` is element `l × n + e` of the matrix, row by row.
+//!
+//! Halves in `m8n8k4` are four products, each of a *pair* of quads: lanes `4p…` and `16 + 4p…`.
 
 use weft_ptx::ir::{Fragment, ScalarType};
 
@@ -33,7 +35,7 @@ pub(crate) struct Piece {
 /// Words of a piece in a list.
 pub(crate) const PIECE_WORDS: usize = 3 + REGISTERS_MAX;
 
-const TYPES: [ScalarType; 10] = [
+const TYPES: [ScalarType; 12] = [
     ScalarType::F16,
     ScalarType::BF16,
     ScalarType::TF32,
@@ -44,6 +46,8 @@ const TYPES: [ScalarType; 10] = [
     ScalarType::S32,
     ScalarType::E4M3,
     ScalarType::E5M2,
+    ScalarType::U4,
+    ScalarType::S4,
 ];
 
 impl Piece {
@@ -79,7 +83,11 @@ impl Piece {
 
     /// Elements in one register.
     fn per_register(&self) -> usize {
-        if self.doubled || self.ty == ScalarType::F64 { 1 } else { 4 / self.ty.bytes() as usize }
+        if self.doubled || self.ty == ScalarType::F64 {
+            1
+        } else {
+            32 / self.ty.element_bits() as usize
+        }
     }
 
     /// Elements of one lane.
@@ -87,10 +95,15 @@ impl Piece {
         self.count as usize * self.per_register()
     }
 
+    /// The bits that an element may have.
+    fn keep(&self) -> u64 {
+        u64::MAX >> (64 - self.ty.element_bits())
+    }
+
     /// The bits of each lane's elements.
     fn load(&self, cx: &Cx) -> Vec<[u64; LANES]> {
         let per = self.per_register();
-        let bits = self.ty.bytes() * 8;
+        let (bits, keep) = (self.ty.element_bits(), self.keep());
         let mut elements = Vec::with_capacity(self.elements());
         for row in &self.rows[..self.count as usize] {
             if self.ty == ScalarType::F64 {
@@ -99,8 +112,7 @@ impl Piece {
             }
             let register = cx.row32(*row);
             for part in 0..per as u32 {
-                let keep = if bits == 32 { u32::MAX } else { (1 << bits) - 1 };
-                elements.push(register.map(|x| u64::from(x >> (part * bits) & keep)));
+                elements.push(register.map(|x| u64::from(x >> (part * bits)) & keep));
             }
         }
         elements
@@ -108,7 +120,7 @@ impl Piece {
 
     fn store(&self, cx: &mut Cx, elements: &[[u64; LANES]]) {
         let per = self.per_register();
-        let bits = self.ty.bytes() * 8;
+        let bits = self.ty.element_bits();
         for (row, parts) in self.rows.iter().zip(elements.chunks(per)) {
             if self.ty == ScalarType::F64 {
                 cx.put64(*row, parts[0]);
@@ -140,6 +152,8 @@ fn value(bits: u64, ty: ScalarType) -> f64 {
         ScalarType::S8 => f64::from(bits as i8),
         ScalarType::E4M3 => f64::from(super::fp8::e4m3_value(bits as u32)),
         ScalarType::E5M2 => f64::from(super::fp8::e5m2_value(bits as u32)),
+        ScalarType::U4 => f64::from(bits as u8 & 15),
+        ScalarType::S4 => f64::from((bits as i8) << 4 >> 4),
         _ => f64::from(bits as i32),
     }
 }
@@ -155,6 +169,30 @@ fn position(fragment: Fragment, per_register: usize, lane: usize, e: usize) -> (
     }
 }
 
+/// Position of element `e` of `lane` in a fragment of four products, which lie one below the
+/// other. The second quad of a pair has the other four rows of `A`, `C` and `D` and the other four
+/// columns of `B`.
+fn paired_position(
+    fragment: Fragment,
+    column_major: bool,
+    per_register: usize,
+    lane: usize,
+    e: usize,
+) -> (usize, usize) {
+    let (pair, t, other) = (lane % 16 / 4, lane % 4, lane / 16 * 4);
+    match fragment {
+        Fragment::A if column_major => (8 * pair + other + e, t),
+        Fragment::A => (8 * pair + other + t, e),
+        Fragment::B if column_major => (4 * pair + e, other + t),
+        Fragment::B => (4 * pair + t, other + e),
+        // Sums of 32 bits lie otherwise than those of 16.
+        Fragment::C | Fragment::D if per_register == 1 => {
+            (8 * pair + other + (t & 1) + (e & 2), (e & 4) + (t & 2) + (e & 1))
+        }
+        Fragment::C | Fragment::D => (8 * pair + other + t, e),
+    }
+}
+
 /// A matrix in row-major order.
 struct Matrix {
     columns: usize,
@@ -166,14 +204,39 @@ struct Matrix {
 enum Order {
     /// As the ISA says for `mma`.
     Mma(Fragment),
+    /// As the ISA says for four products by pairs of quads.
+    Paired { fragment: Fragment, column_major: bool },
     /// The device's own.
     Own,
+}
+
+impl Order {
+    /// By the flags of a product.
+    fn of(flags: u64, fragment: Fragment) -> Self {
+        let column_major = match fragment {
+            Fragment::A => flags & A_COLUMN_MAJOR != 0,
+            Fragment::B => flags & B_COLUMN_MAJOR != 0,
+            Fragment::C | Fragment::D => false,
+        };
+        if flags & OWN_ORDER != 0 {
+            Self::Own
+        } else if flags & PAIRED != 0 {
+            Self::Paired { fragment, column_major }
+        } else {
+            Self::Mma(fragment)
+        }
+    }
 }
 
 fn place(order: Order, piece: &Piece, columns: usize, lane: usize, e: usize) -> usize {
     let index = match order {
         Order::Mma(fragment) => {
             let (row, column) = position(fragment, piece.per_register(), lane, e);
+            row * columns + column
+        }
+        Order::Paired { fragment, column_major } => {
+            let per_register = piece.per_register();
+            let (row, column) = paired_position(fragment, column_major, per_register, lane, e);
             row * columns + column
         }
         Order::Own => lane * piece.elements() + e,
@@ -200,9 +263,14 @@ fn distribute(cx: &mut Cx, piece: &Piece, order: Order, matrix: &Matrix) {
     piece.store(cx, &elements);
 }
 
-/// Shape and flags of a product in `Op::imm`: m, n, k in bytes; bit 24 saturates; bit 25 `wmma`.
+/// Flags of a product in `Op::imm`, behind m, n and k in a byte each.
 pub(crate) const SATURATE: u64 = 1 << 24;
+/// `wmma`
 pub(crate) const OWN_ORDER: u64 = 1 << 25;
+/// Four products by pairs of quads, whose factors have the layouts that follow.
+pub(crate) const PAIRED: u64 = 1 << 26;
+pub(crate) const A_COLUMN_MAJOR: u64 = 1 << 27;
+pub(crate) const B_COLUMN_MAJOR: u64 = 1 << 28;
 
 /// `D = A B + C`; `a` is the list of the four pieces D, A, B, C.
 pub(crate) struct Product;
@@ -213,16 +281,17 @@ impl Handler for Product {
             ((op.imm & 255) as usize, (op.imm >> 8 & 255) as usize, (op.imm >> 16 & 255) as usize);
         let at = |i: u64| u64::from(op.a) + i * PIECE_WORDS as u64;
         let [d, a, b, c] = [0, 1, 2, 3].map(|i| Piece::read(cx, at(i)));
-        let order = |fragment| {
-            if op.imm & OWN_ORDER != 0 { Order::Own } else { Order::Mma(fragment) }
-        };
+        let order = |fragment| Order::of(op.imm, fragment);
+        let products = if op.imm & PAIRED != 0 { 4 } else { 1 };
         let left = collect(cx, &a, order(Fragment::A), k);
         let right = collect(cx, &b, order(Fragment::B), n);
         let mut sums = collect(cx, &c, order(Fragment::C), n);
-        for row in 0..m {
+        for row in 0..products * m {
+            let first = row / m * k;
             for column in 0..n {
                 let terms = (0..k).map(|i| {
-                    (value(left.bits[row * k + i], a.ty), value(right.bits[i * n + column], b.ty))
+                    let (x, y) = (row * k + i, (first + i) * n + column);
+                    (value(left.bits[x], a.ty), value(right.bits[y], b.ty))
                 });
                 let start = sums.bits[row * n + column];
                 let saturate = op.imm & SATURATE != 0;
@@ -283,7 +352,7 @@ impl Handler for MoveMatrix {
         let first = cx.first_lane() as usize;
         let (base, stride) = (cx.row64(op.a)[first], u64::from(cx.row32(op.b)[first]));
         let columns = (op.imm >> memory_flags::COLUMNS_SHIFT & 255) as usize;
-        let bytes = u64::from(piece.ty.bytes());
+        let (bytes, bits) = (u64::from(piece.ty.bytes()), u64::from(piece.ty.element_bits()));
         let store = op.imm & memory_flags::STORE != 0;
         let access_op = Op { b: 0, imm: 0, ..*op };
         let mut elements = if store { piece.load(cx) } else { vec![[0; LANES]; piece.elements()] };
@@ -296,12 +365,13 @@ impl Handler for MoveMatrix {
                 } else {
                     (row, column)
                 };
-                let offset = (slow as u64 * stride + fast as u64) * bytes;
-                let address = base.wrapping_add(offset);
+                let offset = (slow as u64 * stride + fast as u64) * bits;
+                let address = base.wrapping_add(offset / 8);
                 let access = Access { lane, address, bytes, write: store };
                 let shared = op.imm & memory_flags::SHARED != 0;
                 match one(cx, &access_op, access, shared, values[lane]) {
-                    Ok(bits) => values[lane] = bits,
+                    // Two elements of 4 bits share a byte. There are none in a store.
+                    Ok(loaded) => values[lane] = loaded >> (offset % 8) & piece.keep(),
                     Err(kind) => return cx.fail(kind, lane as u32, Some(address)),
                 }
             }

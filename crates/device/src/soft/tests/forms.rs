@@ -80,6 +80,28 @@ fn a_subtraction_leaves_the_complement_of_its_borrow() {
 }
 
 #[test]
+fn a_product_of_16_bits_takes_a_carry_in() {
+    let text = "mov.b16 %h1, 0x8765; mov.b16 %h2, -3; add.cc.u32 %r1, -1, 1;\n\
+        madc.lo.u16 %h3, %h1, 0x101, %h2; madc.lo.s16 %h4, %h2, %h2, 7;\n\
+        add.cc.u32 %r1, 1, 1; madc.lo.u16 %h5, %h1, 0x101, %h2; addc.u32 %r2, 0, 0;\n\
+        cvt.u32.u16 %r3, %h3; cvt.u32.u16 %r4, %h4; cvt.u32.u16 %r5, %h5;\n\
+        st.global.v4.u32 [%rd1], {%r2, %r3, %r4, %r5};";
+    let product = 0x8765 * 0x101 - 3;
+    assert_eq!(body("", text, 4), [0, (product + 1) & 0xffff, 17, product & 0xffff]);
+}
+
+#[test]
+fn a_function_may_store_its_result_through_an_address() {
+    let globals = ".func (.param .align 8 .b8 r[16]) pair(.param .u64 a) { .reg .b64 %x<3>;\n\
+        ld.param.u64 %x1, [a]; mov.u64 %x2, r; st.param.u64 [%x2+8], %x1; st.param.u64 [r], 5;\n\
+        ret; }";
+    let text = "{ .param .u64 A; .param .align 8 .b8 R[16]; st.param.u64 [A], 7;\n\
+        call (R), pair, (A); ld.param.v2.u64 {%rd2, %rd3}, [R];\n\
+        st.global.v2.u64 [%rd1], {%rd2, %rd3}; }";
+    assert_eq!(body(globals, text, 4), [5, 0, 7, 0]);
+}
+
+#[test]
 fn a_guarded_vector_move_happens_or_does_not() {
     let text = ".reg .v2 .b32 v; mov.v2.b32 v, {3, 4}; mov.pred %p1, 0;\n\
         @%p1 mov.v2.b32 v, {5, 6}; st.global.v2.b32 [%rd1], v; @!%p1 mov.v2.b32 v, {7, 8};\n\
@@ -95,6 +117,37 @@ fn names_of_a_range_are_variables_too() {
     let store = ".func store(.param .u64 to, .param .u64 what) { .reg .b64 %a, %b;\n\
         ld.param.u64 %a, [to]; ld.param.u64 %b, [what]; st.global.u64 [%a], %b; ret; }";
     assert_eq!(body(store, text, 4), [77, 0, 4, 5]);
+}
+
+#[test]
+fn ranges_declare_variables_of_all_spaces() {
+    let globals = ".global .align 8 .b32 g<3>; .const .u32 c<2>; .shared .align 16 .b32 s<3>, t;\n\
+        .visible .global .u64 at = g2; .weak .global .v2 .u32 pairs<2>;";
+    let text = "st.global.b32 [g0], 10; st.global.b32 [g1], 11; st.global.b32 [g2], 12;\n\
+        st.shared.b32 [s0], 20; st.shared.b32 [s1], 21; st.shared.b32 [s2], 22;\n\
+        st.shared.b32 [t], 23; st.global.v2.u32 [pairs1], {31, 32}; ld.global.u64 %rd2, [at];\n\
+        ld.global.b32 %r1, [g0]; ld.global.b32 %r2, [g1]; ld.global.b32 %r3, [%rd2];\n\
+        st.global.v4.u32 [%rd1], {%r1, %r2, %r3, 0}; ld.shared.b32 %r1, [s0];\n\
+        ld.shared.b32 %r2, [s1]; ld.shared.b32 %r3, [s2]; ld.shared.b32 %r4, [t];\n\
+        st.global.v4.u32 [%rd1+16], {%r1, %r2, %r3, %r4}; ld.const.u32 %r1, [c1];\n\
+        mov.u64 %rd3, g1; cvt.u32.u64 %r2, %rd3; mov.u32 %r3, s1; or.b32 %r2, %r2, %r3;\n\
+        and.b32 %r2, %r2, 7; ld.global.u32 %r3, [pairs1+4]; ld.global.u32 %r4, [pairs0+4];\n\
+        st.global.v4.u32 [%rd1+32], {%r1, %r2, %r3, %r4};";
+    assert_eq!(body(globals, text, 12), [10, 11, 12, 0, 20, 21, 22, 23, 0, 0, 32, 0]);
+}
+
+#[test]
+fn ranges_of_a_function_are_its_own() {
+    let globals = ".global .b32 g<2>; .func set() { .global .b32 g<2>; .shared .b32 s<2>;\n\
+        st.global.b32 [g1], 1; st.shared.b32 [s1], 2; ret; }";
+    let text = ".shared .b32 s<2>; .const .b32 c<2>; .global .u64 at = g1;\n\
+        st.global.b32 [g1], 3; st.shared.b32 [s0], 4; st.shared.b32 [s1], 5; call set;\n\
+        { .global .b32 g<3>; .global .u64 at = g2; st.global.b32 [g2], 6;\n\
+        ld.global.u64 %rd2, [at]; ld.global.b32 %r4, [%rd2]; }\n\
+        ld.global.u64 %rd2, [at]; ld.global.b32 %r1, [%rd2]; ld.shared.b32 %r2, [s0];\n\
+        ld.shared.b32 %r3, [s1]; st.global.v4.u32 [%rd1], {%r1, %r2, %r3, %r4};\n\
+        ld.const.b32 %r1, [c1]; st.global.b32 [%rd1+16], %r1;";
+    assert_eq!(body(globals, text, 5), [3, 4, 5, 6, 0]);
 }
 
 #[test]

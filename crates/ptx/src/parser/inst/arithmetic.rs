@@ -95,7 +95,10 @@ impl<'a> Parser<'a> {
         let mode = m.need(&MUL_MODES)?;
         let carry_out = m.flag("cc");
         if carry_in || carry_out {
-            m.check(mode != MulMode::Wide && int.width() >= Width::B32)?;
+            // Of 16 bits assemblers take no carry out, and for `.hi` they add other bits of the
+            // product than for `mad.hi`, so what it means is open.
+            let short = mode == MulMode::Lo && !carry_out;
+            m.check(mode != MulMode::Wide && (short || int.width() >= Width::B32))?;
             m.finish()?;
             let (dst, a, b, c) = self.dst_abc(ty)?;
             return Ok(Op::MadCarry { mode, ty: int, carry_in, carry_out, dst, a, b, c });

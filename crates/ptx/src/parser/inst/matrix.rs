@@ -2,6 +2,7 @@
 
 use super::Mods;
 use crate::ir::{Fragment, MatrixLayout, MatrixShape, Op, Operand, Reg, ScalarType, Space};
+use crate::parser::modifiers::scalar_type;
 use crate::parser::operand::Fit;
 use crate::parser::{Parsed, Parser, operand_error};
 
@@ -61,23 +62,25 @@ impl<'a> Parser<'a> {
     fn mma(&mut self, m: Mods<'_, 'a>) -> Parsed<Op> {
         synchronous(m)?;
         let shape = m.find(shape).ok_or_else(|| m.unknown())?;
-        let layouts = (m.need(&LAYOUTS)?, m.need(&LAYOUTS)?);
-        m.check(layouts == (MatrixLayout::Row, MatrixLayout::Column))?;
+        let (a_layout, b_layout) = (m.need(&LAYOUTS)?, m.need(&LAYOUTS)?);
         let sat = m.flag("satfinite");
-        let d_ty = m.ty()?;
-        let (a_ty, b_ty, c_ty) = (m.ty()?, m.ty()?, m.ty()?);
+        let (d_ty, a_ty) = (element_type(m)?, element_type(m)?);
+        let (b_ty, c_ty) = (element_type(m)?, element_type(m)?);
         m.check(mma_exists(shape, [d_ty, a_ty, b_ty, c_ty]))?;
         m.check(!sat || d_ty == ScalarType::S32)?;
+        let products = shape.products(a_ty);
+        m.check(products > 1 || usual(a_layout, b_layout))?;
         m.finish()?;
         let MatrixShape { m: rows, n: columns, k: depth } = shape;
+        let (rows, depths) = (products * rows, products * depth);
         let d = self.fragment_dst(holder(d_ty), registers(rows, columns, d_ty))?;
         self.comma()?;
         let a = self.fragment_src(holder(a_ty), registers(rows, depth, a_ty))?;
         self.comma()?;
-        let b = self.fragment_src(holder(b_ty), registers(depth, columns, b_ty))?;
+        let b = self.fragment_src(holder(b_ty), registers(depths, columns, b_ty))?;
         self.comma()?;
         let c = self.fragment_src(holder(c_ty), registers(rows, columns, c_ty))?;
-        Ok(Op::Mma { shape, d_ty, a_ty, b_ty, c_ty, sat, d, a, b, c })
+        Ok(Op::Mma { shape, a_layout, b_layout, d_ty, a_ty, b_ty, c_ty, sat, d, a, b, c })
     }
 
     fn wmma(&mut self, m: Mods<'_, 'a>) -> Parsed<Op> {
@@ -97,7 +100,8 @@ impl<'a> Parser<'a> {
         let shape = m.find(shape).ok_or_else(|| m.unknown())?;
         let space = m.space();
         m.check(matches!(space, Space::Generic | Space::Global | Space::Shared))?;
-        let ty = m.ty()?;
+        let ty = element_type(m)?;
+        m.check(ty.element_bits() != 4 || layout == usual_layout(fragment))?;
         let count = wmma_registers(shape, fragment, ty).ok_or_else(|| m.unknown())?;
         m.finish()?;
         if store {
@@ -128,11 +132,13 @@ impl<'a> Parser<'a> {
         let (a_layout, b_layout) = (m.need(&LAYOUTS)?, m.need(&LAYOUTS)?);
         let shape = m.find(shape).ok_or_else(|| m.unknown())?;
         let sat = m.flag("satfinite");
-        let (d_ty, second) = (m.ty()?, m.ty()?);
-        let (a_ty, b_ty, c_ty) = match m.opt_ty() {
+        let (d_ty, second) = (m.ty()?, element_type(m)?);
+        let (a_ty, b_ty, c_ty) = match m.find(element_type_named) {
             Some(third) => (second, third, m.ty()?),
             None => (ScalarType::F16, ScalarType::F16, second),
         };
+        let short = a_ty.element_bits() == 4;
+        m.check(!short || (a_ty == b_ty && usual(a_layout, b_layout)))?;
         let count = |fragment, ty| wmma_registers(shape, fragment, ty);
         let counts = count(Fragment::D, d_ty)
             .zip(count(Fragment::A, a_ty))
@@ -162,6 +168,28 @@ fn shape(name: &str) -> Option<MatrixShape> {
     Some(MatrixShape { m: m.parse().ok()?, n: n.parse().ok()?, k: k.parse().ok()? })
 }
 
+/// Types of elements: those of 4 bits exist in matrices only.
+fn element_type_named(name: &str) -> Option<ScalarType> {
+    match name {
+        "u4" => Some(ScalarType::U4),
+        "s4" => Some(ScalarType::S4),
+        _ => scalar_type(name),
+    }
+}
+
+fn element_type(m: Mods<'_, '_>) -> Parsed<ScalarType> {
+    m.find(element_type_named).ok_or_else(|| m.unknown())
+}
+
+/// The layout of a factor in instructions that have one only.
+fn usual_layout(fragment: Fragment) -> MatrixLayout {
+    if fragment == Fragment::B { MatrixLayout::Column } else { MatrixLayout::Row }
+}
+
+fn usual(a: MatrixLayout, b: MatrixLayout) -> bool {
+    a == usual_layout(Fragment::A) && b == usual_layout(Fragment::B)
+}
+
 /// The type of a register that holds elements of a type: packed into 32 bits, or one double.
 fn holder(ty: ScalarType) -> ScalarType {
     if ty == ScalarType::F64 { ScalarType::F64 } else { ScalarType::B32 }
@@ -169,8 +197,8 @@ fn holder(ty: ScalarType) -> ScalarType {
 
 /// How many registers a thread of 32 holds of a matrix.
 fn registers(rows: u8, columns: u8, ty: ScalarType) -> usize {
-    let bytes = usize::from(rows) * usize::from(columns) * ty.bytes() as usize;
-    bytes / 32 / holder(ty).bytes() as usize
+    let bits = usize::from(rows) * usize::from(columns) * ty.element_bits() as usize;
+    bits / 32 / holder(ty).element_bits() as usize
 }
 
 /// The combinations that are known: (m, n, k) and the types of D, A, B, C.
@@ -182,7 +210,8 @@ fn mma_exists(shape: MatrixShape, types: [ScalarType; 4]) -> bool {
     match (a, b) {
         (T::F16, T::F16) => {
             let types = matches!(d, T::F16 | T::F32) && matches!(c, T::F16 | T::F32);
-            types && sums && matches!(shape, (16, 8, 8 | 16))
+            let narrows = c == T::F32 && d == T::F16;
+            types && (sums && matches!(shape, (16, 8, 8 | 16)) || !narrows && shape == (8, 8, 4))
         }
         (T::BF16, T::BF16) => sums && d == T::F32 && matches!(shape, (16, 8, 8 | 16)),
         (T::TF32, T::TF32) => sums && d == T::F32 && matches!(shape, (16, 8, 4 | 8)),
@@ -190,6 +219,7 @@ fn mma_exists(shape: MatrixShape, types: [ScalarType; 4]) -> bool {
         (T::U8 | T::S8, T::U8 | T::S8) => {
             sums && d == T::S32 && matches!(shape, (8, 8, 16) | (16, 8, 16 | 32))
         }
+        (T::U4 | T::S4, T::U4 | T::S4) => sums && d == T::S32 && shape == (8, 8, 32),
         (T::E4M3 | T::E5M2, T::E4M3 | T::E5M2) => sums && d == T::F32 && shape == (16, 8, 32),
         _ => false,
     }
@@ -209,6 +239,13 @@ fn wmma_registers(shape: MatrixShape, fragment: Fragment, ty: ScalarType) -> Opt
         }
         (16, 16, 8) => ty == if factor { T::TF32 } else { T::F32 },
         (8, 8, 4) => ty == T::F64,
+        (8, 8, 32) => {
+            if factor {
+                matches!(ty, T::U4 | T::S4)
+            } else {
+                ty == T::S32
+            }
+        }
         _ => false,
     };
     if !known {

@@ -221,7 +221,13 @@ impl FunctionLowering<'_> {
             (true, false) => self.emit::<i::MulHiU32>(WORDS.d(t).a(x).b(y)),
             (true, true) => self.emit::<i::MulHiS32>(WORDS.d(t).a(x).b(y)),
         }
-        self.emit::<i::AddCarry32>(WORDS.d(d).a(t).b(z).imm(flags));
+        if ty.width() == Width::B16 {
+            let sum = self.temp32();
+            self.emit::<i::AddCarry32>(WORDS.d(sum).a(t).b(z).imm(flags));
+            self.emit::<b::Low16>(WORDS.d(d).a(sum));
+        } else {
+            self.emit::<i::AddCarry32>(WORDS.d(d).a(t).b(z).imm(flags));
+        }
         Ok(())
     }
 

@@ -15,13 +15,17 @@ type Done = Result<(), Refusal>;
 impl FunctionLowering<'_> {
     pub(super) fn matrix(&mut self, op: &Ir) -> Done {
         match op {
-            Ir::Mma { shape, d_ty, a_ty, b_ty, c_ty, sat, d, a, b, c } => {
+            Ir::Mma { shape, a_layout, b_layout, d_ty, a_ty, b_ty, c_ty, sat, d, a, b, c } => {
                 let types = [*d_ty, *a_ty, *b_ty, *c_ty];
-                self.product(*shape, types, (*sat, false), d, [a, b, c])
+                let mut flags = saturate(*sat);
+                if shape.products(*a_ty) > 1 {
+                    flags |= paired(*a_layout, *b_layout);
+                }
+                self.product(*shape, types, flags, d, [a, b, c])
             }
             Ir::WmmaMma { shape, d_ty, a_ty, b_ty, c_ty, sat, d, a, b, c, .. } => {
                 let types = [*d_ty, *a_ty, *b_ty, *c_ty];
-                self.product(*shape, types, (*sat, true), d, [a, b, c])
+                self.product(*shape, types, saturate(*sat) | mma::OWN_ORDER, d, [a, b, c])
             }
             Ir::WmmaLoad { fragment, shape, layout, ty, space, dst, addr, stride } => {
                 let rows: Vec<u32> = dst.iter().map(|r| self.dst(*r)).collect();
@@ -55,7 +59,7 @@ impl FunctionLowering<'_> {
         &mut self,
         shape: MatrixShape,
         [d_ty, a_ty, b_ty, c_ty]: [ScalarType; 4],
-        (sat, own): (bool, bool),
+        flags: u64,
         d: &[Reg],
         [a, b, c]: [&Vec<Operand>; 3],
     ) -> Done {
@@ -70,20 +74,15 @@ impl FunctionLowering<'_> {
         ];
         let mut words = Vec::new();
         for (i, (ty, rows)) in [d_ty, a_ty, b_ty, c_ty].into_iter().zip(&rows).enumerate() {
+            let own = flags & mma::OWN_ORDER != 0;
             let doubled = own && ty == ScalarType::F16 && (i == 1 || i == 2);
             let piece = Piece::new(ty, doubled, rows)
                 .ok_or_else(|| Refusal::new("a matrix fragment of this type"))?;
             words.extend(piece.words());
         }
         let list = self.list(&words);
-        let mut imm = u64::from(shape.m) | (u64::from(shape.n) << 8) | (u64::from(shape.k) << 16);
-        if sat {
-            imm |= mma::SATURATE;
-        }
-        if own {
-            imm |= mma::OWN_ORDER;
-        }
-        self.emit::<mma::Product>(WORDS.a(list).imm(imm));
+        let sizes = u64::from(shape.m) | (u64::from(shape.n) << 8) | (u64::from(shape.k) << 16);
+        self.emit::<mma::Product>(WORDS.a(list).imm(sizes | flags));
         Ok(())
     }
 
@@ -157,4 +156,15 @@ impl FunctionLowering<'_> {
         );
         Ok(())
     }
+}
+
+fn saturate(sat: bool) -> u64 {
+    if sat { mma::SATURATE } else { 0 }
+}
+
+/// Flags of four products by pairs of quads.
+fn paired(a: MatrixLayout, b: MatrixLayout) -> u64 {
+    let a_flag = if a == MatrixLayout::Column { mma::A_COLUMN_MAJOR } else { 0 };
+    let b_flag = if b == MatrixLayout::Column { mma::B_COLUMN_MAJOR } else { 0 };
+    mma::PAIRED | a_flag | b_flag
 }
