@@ -154,7 +154,7 @@ impl<'a> Legend<'a> {
 
     fn letter(&self, name: &str) -> char {
         let place = self.0.iter().position(|own| *own == name).unwrap_or(usize::MAX);
-        LETTERS.chars().nth(place).or(LETTERS.chars().last()).unwrap_or('?')
+        LETTERS.chars().nth(place).or_else(|| LETTERS.chars().last()).unwrap_or('?')
     }
 
     fn cell(&self, slot: &SlotReport) -> char {
