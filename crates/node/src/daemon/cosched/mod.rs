@@ -159,7 +159,7 @@ impl Coscheduler {
 
     /// The device switches to an interactive vGPU's session (FairGV, Algorithm 3).
     pub(crate) fn switch_in(&mut self, session: u32, gate: &DaemonSide, now_ns: u64) {
-        if self.means() != Means::Wake {
+        if self.means_for(session, now_ns) != Means::Wake {
             // The others act when the result is due.
             return;
         }
@@ -186,11 +186,13 @@ impl Coscheduler {
         if means == Means::Off {
             return;
         }
+        let own = self.means_for(session, now_ns);
         let Some(waiters) = self.sessions.get_mut(&session) else { return };
         let Some(due) = gate.due() else { return };
         let contended_only = self.wanted == CoschedulingConfig::Auto;
-        let helped =
-            is_interactive && (!contended_only || waiters.is_contended(due.awaited, now_ns));
+        let helped = is_interactive
+            && own == means
+            && (!contended_only || waiters.is_contended(due.awaited, now_ns));
         match means {
             Means::Boost => self.prepare_boost(session, gate, helped.then_some(due), now_ns),
             Means::Slice if helped => {
@@ -227,6 +229,7 @@ impl Coscheduler {
         }
         if let Some(waiters) = self.sessions.get_mut(&session) {
             waiters.last = Some(due.awaited);
+            waiters.note_due(now_ns);
         }
         // One thread at a time: the earlier result has come by now.
         self.end_boost(now_ns);
@@ -365,6 +368,17 @@ impl Coscheduler {
             | CoschedulingConfig::Boost
             | CoschedulingConfig::Slice
             | CoschedulingConfig::Wake => Means::Wake,
+        }
+    }
+
+    /// The means for one session. Where results come sooner than a boost is worth, `auto` wakes.
+    fn means_for(&self, session: u32, now_ns: u64) -> Means {
+        let means = self.means();
+        let is_auto = self.wanted == CoschedulingConfig::Auto;
+        let is_rapid = |waiters: &Waiters| waiters.is_rapid(now_ns);
+        match self.sessions.get(&session).is_some_and(is_rapid) {
+            true if is_auto && means == Means::Boost => Means::Wake,
+            _ => means,
         }
     }
 

@@ -24,6 +24,52 @@ const CONTENDED_PART: u64 = 50;
 /// so nothing tells that it would.
 const CONTENDED_NS: u64 = 10_000_000_000;
 
+/// Results that come one after the other within this time on average, over so many of them, come
+/// sooner than a boost is worth: it begins up to 0.2 ms before its result.
+const RAPID_NS: u64 = 200_000;
+const RAPID_WAITS: u64 = 64;
+
+/// Between results that are further apart others had the device, or the program something else to do.
+const APART_NS: u64 = 1_000_000;
+
+/// What was seen to be rapid counts as rapid for this long: while nobody is boosted, no results are
+/// told.
+const RAPID_LASTS_NS: u64 = 10_000_000_000;
+
+/// How soon a tenant's results come one after the other, as far as they are told.
+#[derive(Debug, Default)]
+struct Pace {
+    last_ns: u64,
+    /// Times between results, together, and how many of them.
+    between_ns: u64,
+    waits: u64,
+    rapid_until_ns: u64,
+}
+
+impl Pace {
+    /// Another result is about to come.
+    fn note(&mut self, now_ns: u64) {
+        let passed_ns = now_ns.saturating_sub(self.last_ns);
+        self.last_ns = now_ns;
+        if passed_ns > APART_NS {
+            return;
+        }
+        self.between_ns += passed_ns;
+        self.waits += 1;
+        if self.waits < RAPID_WAITS {
+            return;
+        }
+        if self.between_ns <= RAPID_NS * RAPID_WAITS {
+            self.rapid_until_ns = now_ns + RAPID_LASTS_NS;
+        }
+        (self.between_ns, self.waits) = (0, 0);
+    }
+
+    fn is_rapid(&self, now_ns: u64) -> bool {
+        now_ns < self.rapid_until_ns
+    }
+}
+
 /// A tenant that may be coscheduled.
 #[derive(Debug)]
 pub(crate) struct Waiters {
@@ -41,6 +87,7 @@ pub(crate) struct Waiters {
     sliced: BTreeSet<u32>,
     sample: Option<Sample>,
     contended_until_ns: u64,
+    pace: Pace,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +128,18 @@ impl Waiters {
             sliced: BTreeSet::new(),
             sample: None,
             contended_until_ns: 0,
+            pace: Pace::default(),
         })
+    }
+
+    /// A result is due soon that was not before.
+    pub(crate) fn note_due(&mut self, now_ns: u64) {
+        self.pace.note(now_ns);
+    }
+
+    /// Whether its results come so soon one after the other that nobody is boosted for them.
+    pub(crate) fn is_rapid(&self, now_ns: u64) -> bool {
+        self.pace.is_rapid(now_ns)
     }
 
     /// Whether the thread that awaits this result shares its processor with others, as far as the
@@ -156,5 +214,37 @@ pub(crate) fn end_boosts(pid: u32, threads: &[u32]) {
 impl Drop for Waiters {
     fn drop(&mut self) {
         self.unslice();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether so many results, so far apart, in turns of so many, are rapid at the end.
+    fn is_rapid(apart_ns: u64, waits: u64, turn: u64) -> bool {
+        let (mut pace, mut now_ns) = (Pace::default(), 1_000_000_000);
+        for wait in 0..waits {
+            now_ns += apart_ns + if wait % turn == 0 { 20_000_000 } else { 0 };
+            pace.note(now_ns);
+        }
+        pace.is_rapid(now_ns)
+    }
+
+    #[test]
+    fn results_that_come_sooner_than_a_boost_are_rapid() {
+        assert!(is_rapid(70_000, 500, 100));
+        assert!(is_rapid(70_000, 500, 5), "few in each turn");
+        assert!(!is_rapid(300_000, 10_000, 20), "each is worth a boost");
+        assert!(!is_rapid(70_000, 30, 100), "of few nobody knows");
+        assert!(!is_rapid(70_000, 500, 1), "each in a turn of its own");
+    }
+
+    #[test]
+    fn what_was_rapid_is_looked_at_again() {
+        let mut pace = Pace::default();
+        (0..=RAPID_WAITS).for_each(|wait| pace.note(1_000_000_000 + wait * 50_000));
+        assert!(pace.is_rapid(2_000_000_000));
+        assert!(!pace.is_rapid(1_100_000_000 + RAPID_LASTS_NS));
     }
 }
