@@ -53,9 +53,12 @@ static struct options parse(int argc, char **argv) {
     return options;
 }
 
-// No other tenant of the same moment has the same in all of its blocks.
-static float x_of(int block) { return (float)((block + getpid()) % 61 + 1); }
-static float y_of(int block) { return (float)((block + getpid()) % 89) * 0.5f; }
+// No other tenant of the same moment has the same in all of its blocks, also not in others of them.
+static unsigned own(int block, unsigned odd) {
+    return ((unsigned)block + 0x9E3779B1u * (unsigned)getpid()) * odd >> 16;
+}
+static float x_of(int block) { return (float)(own(block, 0x85EBCA6Bu) % 61 + 1); }
+static float y_of(int block) { return (float)(own(block, 0xC2B2AE35u) % 89) * 0.5f; }
 
 // Whether a block holds what so many rounds of y = x + y made of it: exact below 2^24.
 static int holds(CUdeviceptr memory, int block, long rounds) {

@@ -25,7 +25,8 @@ const STREAM_BYTES: u64 = 16 << 20;
 /// How long to poll for a piece: longer ones take long.
 const POLL: Duration = Duration::from_micros(60);
 /// How often, and for how long, one that takes long is looked at before waiting properly, which is
-/// for all that is in flight: nothing would be on its way then.
+/// for all that is in flight: nothing would be on its way then. Where nothing is behind it, there is
+/// nothing to keep on its way.
 const NAP: Duration = Duration::from_micros(100);
 const NAPS: Duration = Duration::from_millis(2);
 /// Longest source that travels inside the command, in bytes.
@@ -116,13 +117,17 @@ impl Posted {
 #[derive(Debug)]
 struct Flight {
     posted: VecDeque<Posted>,
-    /// So many at once.
+    /// So many at once, and when they take long.
     most: usize,
+    far: usize,
 }
 
 impl Flight {
-    fn new() -> Self {
-        Self { posted: VecDeque::with_capacity(WINDOW), most: WINDOW }
+    /// In an arena of so many bytes, of which others have some, too.
+    fn in_arena(bytes: u64) -> Self {
+        let share = usize::try_from(bytes / (4 * PIECE)).unwrap_or(usize::MAX);
+        let far = FAR_WINDOW.min(share).max(WINDOW);
+        Self { posted: VecDeque::with_capacity(WINDOW), most: WINDOW, far }
     }
 
     /// Whether another one may go. Where the oldest takes long, more may.
@@ -130,8 +135,8 @@ impl Flight {
         if self.posted.len() < self.most {
             return true;
         }
-        if self.most < FAR_WINDOW && !self.posted.front().is_none_or(Posted::is_released_soon) {
-            self.most = FAR_WINDOW;
+        if self.most < self.far && !self.posted.front().is_none_or(Posted::is_released_soon) {
+            self.most = self.far;
         }
         self.posted.len() < self.most
     }
@@ -149,7 +154,7 @@ impl Drop for Posted {
 impl StreamState {
     /// Copies pageable bytes to the device. Returns when they may be overwritten.
     pub(crate) fn stage_in(&self, dst: &Remote, src: &[u8], layout: &Layout) -> Result<(), Status> {
-        let mut flight = Flight::new();
+        let mut flight = Flight::in_arena(self.session.side.arena().len() as u64);
         for piece in pieces(&layout.shape, self.piece_bytes()) {
             let block = loop {
                 if flight.has_room()
@@ -158,7 +163,7 @@ impl StreamState {
                     break block;
                 }
                 if let Some(oldest) = flight.posted.pop_front() {
-                    self.await_release(oldest)?;
+                    self.await_release(oldest, !flight.posted.is_empty())?;
                 }
             };
             let span = block.span().map_err(|_| Status::UNKNOWN)?;
@@ -194,7 +199,7 @@ impl StreamState {
         }
         let Shape { width, height, depth } = layout.shape;
         let streaming = width.saturating_mul(height).saturating_mul(depth) > STREAM_BYTES;
-        let mut flight = Flight::new();
+        let mut flight = Flight::in_arena(self.session.side.arena().len() as u64);
         let mut next = Some(first);
         loop {
             while let Some(piece) = next
@@ -206,7 +211,7 @@ impl StreamState {
             }
             let Some(oldest) = flight.posted.pop_front() else { break };
             let piece = oldest.piece;
-            let block = self.await_release(oldest)?;
+            let block = self.await_release(oldest, !flight.posted.is_empty())?;
             unpack(&block, dst, &piece, layout, streaming)?;
         }
         self.session.healthy()
@@ -266,9 +271,10 @@ impl StreamState {
         Ok(Posted { block: Some(block), piece })
     }
 
-    /// Waits until the worker is done with a block, and takes it back.
-    fn await_release(&self, mut posted: Posted) -> Result<Block, Status> {
-        if !posted.is_released_soon() && !posted.is_released_later() {
+    /// Waits until the worker is done with a block, and takes it back; others may be behind it.
+    fn await_release(&self, mut posted: Posted, are_behind: bool) -> Result<Block, Status> {
+        let is_released = posted.is_released_soon() || (are_behind && posted.is_released_later());
+        if !is_released {
             self.session.call(&Command::StreamSynchronize { stream: self.id })?;
         }
         // All of the stream's commands have ended, and a command that ended has released its

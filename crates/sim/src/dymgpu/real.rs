@@ -73,7 +73,7 @@ fn proportions(outcome: &mut Outcome, run: &RealRun, simulated: &Outcome) {
     let expected = AT_PROPORTIONS.map(|(.., name)| value(simulated, name));
     let title = "Efficiency, 15 vGPUs, 1.22 ms a slot";
     let plot = outcome.plot(PlotKind::Bars, title, "placement", "efficiency");
-    plot.groups(AT_PROPORTIONS.map(|(way, ..)| way)).bars("on a node", measured);
+    plot.groups(AT_PROPORTIONS.map(|(way, ..)| way)).bars("on a node (0: not measured)", measured);
     plot.bars("simulated (0: it was not)", expected).line_at(0.9, "the goal of `pipelined`");
 }
 

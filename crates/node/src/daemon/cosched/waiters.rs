@@ -43,6 +43,8 @@ struct Pace {
     /// Times between results, together, and how many of them.
     between_ns: u64,
     waits: u64,
+    /// How often they were further apart meanwhile.
+    apart: u64,
     rapid_until_ns: u64,
 }
 
@@ -52,6 +54,7 @@ impl Pace {
         let passed_ns = now_ns.saturating_sub(self.last_ns);
         self.last_ns = now_ns;
         if passed_ns > APART_NS {
+            self.apart += 1;
             return;
         }
         self.between_ns += passed_ns;
@@ -59,10 +62,11 @@ impl Pace {
         if self.waits < RAPID_WAITS {
             return;
         }
-        if self.between_ns <= RAPID_NS * RAPID_WAITS {
+        // Long kernels with a short one between are worth their boosts.
+        if self.between_ns <= RAPID_NS * RAPID_WAITS && self.apart <= RAPID_WAITS / 3 {
             self.rapid_until_ns = now_ns + RAPID_LASTS_NS;
         }
-        (self.between_ns, self.waits) = (0, 0);
+        (self.between_ns, self.waits, self.apart) = (0, 0, 0);
     }
 
     fn is_rapid(&self, now_ns: u64) -> bool {
@@ -238,6 +242,7 @@ mod tests {
         assert!(!is_rapid(300_000, 10_000, 20), "each is worth a boost");
         assert!(!is_rapid(70_000, 30, 100), "of few nobody knows");
         assert!(!is_rapid(70_000, 500, 1), "each in a turn of its own");
+        assert!(!is_rapid(70_000, 500, 2), "a long kernel, and a short one behind it");
     }
 
     #[test]
