@@ -179,6 +179,8 @@ impl CudaDevice {
             match self.source.room(&wanted) {
                 Room::Granted => return Ok(()),
                 Room::Save { bytes } if stands => match self.save_some(bytes) {
+                    // Whoever keeps the account knows better now, or asks for it another time.
+                    Ok(0) => return Err(DeviceError::QueueFull),
                     Ok(_) => {}
                     Err(SwapError { error: error @ DeviceError::Lost(_), .. }) => {
                         return Err(error);
