@@ -85,6 +85,14 @@ pub trait FrameSource: std::fmt::Debug + Send {
     /// What was saved of the session's is back, so long after it asked for room, in ns.
     fn note_brought(&self, _took_ns: u64) {}
 
+    /// So many bytes of it are yet to come.
+    fn note_bringing(&self, _left_bytes: u64) {}
+
+    /// How long somebody may keep what a module of the session's needs, in ns.
+    fn keep_limit_ns(&self) -> u64 {
+        600_000_000_000
+    }
+
     /// Lets other sessions of the vGPU learn of these frames, which hold `bytes`; the key for it.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ mod descriptors;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -171,6 +172,23 @@ impl DeviceSpec {
     }
 }
 
+/// A session stands still within this time after the longest kernel that it may have in flight.
+const PAUSE_GRACE: Duration = Duration::from_secs(10);
+
+/// Whoever loads a module, or has not said since a daemon's restart what it has, keeps what others
+/// need for so long at most, or for as long as a kernel may take.
+const SILENT_LIMIT: Duration = Duration::from_secs(600);
+
+/// How long a session has to stand still whose kernels may take so long.
+pub(crate) fn pause_limit(kernel_ms: Option<u64>) -> Duration {
+    PAUSE_GRACE.saturating_add(Duration::from_millis(kernel_ms.unwrap_or(0)))
+}
+
+/// How long somebody may keep what others need who has so long to stand still.
+pub(crate) fn keep_limit(pause_limit: Duration) -> Duration {
+    SILENT_LIMIT.max(pause_limit)
+}
+
 /// Times that a worker keeps to.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Times {
@@ -293,8 +311,12 @@ pub(crate) enum Ask {
         /// Bytes of those that stay there.
         fixed_bytes: u64,
     },
-    /// What it asked room for is there. Answer: [`Reply::Done`].
-    Brought {},
+    /// What it asked room for is there, or some of it. Answer: [`Reply::Done`].
+    Brought {
+        /// Bytes that are yet to come.
+        #[serde(default)]
+        left_bytes: u64,
+    },
     /// The vGPU's memory. Answer: [`Reply::Usage`].
     Usage,
     /// Frames of its own that other sessions of the vGPU may use. Answer: [`Reply::Exported`] or

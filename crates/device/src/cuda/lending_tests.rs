@@ -154,6 +154,15 @@ fn what_was_never_used_takes_nothing() {
     bank.lending.lock().unwrap().holds(0, bytes, 0);
     assert_eq!(first.swapping().unwrap().save_some(bytes), Ok(0));
     assert_eq!(bank.lending.lock().unwrap().held(0), 0);
+    // Who is to save what it has not comes later, and does not ask again at once.
+    bank.lending.lock().unwrap().holds(0, bytes, 0);
+    bank.lending.lock().unwrap().ask(1, Wish { total: bytes, ..Wish::default() });
+    assert_eq!(bank.lending.lock().unwrap().look(0, 1, true), Answer::Waits);
+    assert!(bank.owes(0) > 0);
+    let fill = crate::Fill { address: one, pitch: 64, width: 64, height: 1, element: 1, value: 3 };
+    let later = first.start(crate::QueueId(1), crate::Op::Fill(fill), None);
+    assert_eq!((later, bank.lending.lock().unwrap().held(0)), (Err(DeviceError::QueueFull), 0));
+    bank.lending.lock().unwrap().cancel(1);
     first.free(one).unwrap();
     let again = first.alloc(bytes).unwrap();
     assert_eq!(first.read_word(again + 8, true), Ok(0), "nobody finds what another left");

@@ -21,8 +21,16 @@ use crate::{DeviceError, PartUse, Room, RoomWanted, SwapError, SwapStep, Swappin
 /// program does after the load.
 const LOAD_WAITS_NS: u64 = 2_000_000_000;
 
-/// And so long for others, in ns: longer than anybody may keep what others need.
-const LOAD_WAITS_FOR_OTHERS_NS: u64 = 660_000_000_000;
+/// And for others so much longer than anybody may keep what others need, in ns.
+const LOAD_WAITS_BEYOND_NS: u64 = 60_000_000_000;
+
+/// An ask for room that took longer than this waited for others that gave, each within its limits:
+/// that does not count. For one that gives nothing it would have been told to come later.
+const ASK_NS: u64 = 1_000_000_000;
+
+/// While memory comes it is told how far that is after this time, in ns: whoever waits sees that it
+/// gets on.
+const TELL_NS: u64 = 1_000_000_000;
 
 /// It looks again after this time: while something is in flight, and for others.
 const LOOK: Duration = Duration::from_micros(100);
@@ -31,24 +39,30 @@ const LOOK_FOR_OTHERS: Duration = Duration::from_millis(5);
 /// The wait of a module for room.
 #[derive(Debug, Clone, Copy)]
 struct LoadWait {
+    /// How long others may keep what it needs.
+    keep_limit_ns: u64,
     /// Nothing is in flight.
     stands: bool,
+    /// Since when nothing has changed for it.
     since_ns: u64,
 }
 
 impl LoadWait {
-    fn new(stands: bool, now_ns: u64) -> Self {
-        Self { stands, since_ns: now_ns }
+    fn new(keep_limit_ns: u64, stands: bool, now_ns: u64) -> Self {
+        Self { keep_limit_ns, stands, since_ns: now_ns }
     }
 
-    /// How long to wait before it asks again; nothing if it has waited long enough. What it waited
-    /// for what was in flight does not count when it waits for others.
-    fn next(&mut self, stands: bool, now_ns: u64) -> Option<Duration> {
+    /// How long to wait before it asks again that asked at `asked_ns`; nothing if it has waited
+    /// long enough. What it waited for what was in flight does not count when it waits for others.
+    fn next(&mut self, stands: bool, asked_ns: u64, now_ns: u64) -> Option<Duration> {
+        let took_ns = now_ns.saturating_sub(asked_ns);
         if stands != self.stands {
-            *self = Self::new(stands, now_ns);
+            *self = Self::new(self.keep_limit_ns, stands, now_ns);
+        } else if took_ns > ASK_NS {
+            self.since_ns = self.since_ns.saturating_add(took_ns);
         }
         let (limit_ns, look) = match stands {
-            true => (LOAD_WAITS_FOR_OTHERS_NS, LOOK_FOR_OTHERS),
+            true => (self.keep_limit_ns.saturating_add(LOAD_WAITS_BEYOND_NS), LOOK_FOR_OTHERS),
             false => (LOAD_WAITS_NS, LOOK),
         };
         (now_ns.saturating_sub(self.since_ns) < limit_ns).then_some(look)
@@ -137,8 +151,8 @@ impl CudaDevice {
                 break;
             }
             self.have_room(Self::absent_bytes, missing_bytes, false)?;
-            match self.each_of(None, Self::bring) {
-                Ok(_) => {}
+            match self.bring_by_parts() {
+                Ok(()) => {}
                 Err(DeviceError::OutOfMemory { .. }) => {
                     // The driver has less than was thought. What came stays.
                     self.tell_held();
@@ -153,6 +167,20 @@ impl CudaDevice {
         self.is_whole = true;
         self.source.note_brought(monotonic_ns().saturating_sub(began_ns));
         Ok(())
+    }
+
+    fn bring_by_parts(&mut self) -> Result<(), DeviceError> {
+        let parts = self.parts();
+        let mut told_ns = monotonic_ns();
+        for used in parts.iter().filter(|used| used.saved_bytes > 0) {
+            self.each_of(Some(used.part), Self::bring)?;
+            let now_ns = monotonic_ns();
+            if now_ns.saturating_sub(told_ns) >= TELL_NS {
+                self.source.note_bringing(self.absent_bytes());
+                told_ns = now_ns;
+            }
+        }
+        self.each_of(None, Self::bring).map(|_| ())
     }
 
     /// Asks for room for more beside what is there, which is said anew when some of that was saved.
@@ -179,6 +207,8 @@ impl CudaDevice {
             match self.source.room(&wanted) {
                 Room::Granted => return Ok(()),
                 Room::Save { bytes } if stands => match self.save_some(bytes) {
+                    // Whoever keeps the account knows better now, or asks for it another time.
+                    Ok(0) => return Err(DeviceError::QueueFull),
                     Ok(_) => {}
                     Err(SwapError { error: error @ DeviceError::Lost(_), .. }) => {
                         return Err(error);
@@ -204,13 +234,15 @@ impl CudaDevice {
         bytes: u64,
         missing_bytes: u64,
     ) -> Result<(), DeviceError> {
-        let mut wait = LoadWait::new(self.in_flight.is_empty(), monotonic_ns());
+        let keep_limit_ns = self.source.keep_limit_ns();
+        let mut wait = LoadWait::new(keep_limit_ns, self.in_flight.is_empty(), monotonic_ns());
         loop {
+            let asked_ns = monotonic_ns();
             match self.have_room(|_| bytes, missing_bytes, true) {
                 Err(DeviceError::QueueFull) => {}
                 other => return other,
             }
-            let Some(look) = wait.next(self.in_flight.is_empty(), monotonic_ns()) else {
+            let Some(look) = wait.next(self.in_flight.is_empty(), asked_ns, monotonic_ns()) else {
                 return Err(DeviceError::OutOfMemory { requested: bytes });
             };
             std::thread::sleep(look);
@@ -408,14 +440,30 @@ fn piece_at_mut(memory: &mut Memory, address: u64) -> Option<&mut Piece> {
 mod tests {
     use super::*;
 
+    const KEEP_LIMIT_NS: u64 = 3_600_000_000_000;
+
     #[test]
     fn a_modules_wait_for_others_begins_when_nothing_flies() {
-        let mut wait = LoadWait::new(false, 0);
-        assert_eq!(wait.next(false, LOAD_WAITS_NS - 1), Some(LOOK));
-        assert_eq!(wait.next(true, LOAD_WAITS_NS - 1), Some(LOOK_FOR_OTHERS));
-        let limit_ns = LOAD_WAITS_NS + LOAD_WAITS_FOR_OTHERS_NS;
-        assert_eq!(wait.next(true, limit_ns - 2), Some(LOOK_FOR_OTHERS));
-        assert_eq!(wait.next(true, limit_ns - 1), None);
-        assert_eq!(LoadWait::new(false, 0).next(false, LOAD_WAITS_NS), None);
+        let mut wait = LoadWait::new(KEEP_LIMIT_NS, false, 0);
+        let mut next = |stands, now_ns| wait.next(stands, now_ns, now_ns);
+        assert_eq!(next(false, LOAD_WAITS_NS - 1), Some(LOOK));
+        assert_eq!(next(true, LOAD_WAITS_NS - 1), Some(LOOK_FOR_OTHERS));
+        let limit_ns = LOAD_WAITS_NS + KEEP_LIMIT_NS + LOAD_WAITS_BEYOND_NS;
+        assert_eq!(next(true, limit_ns - 2), Some(LOOK_FOR_OTHERS));
+        assert_eq!(next(true, limit_ns - 1), None);
+        let mut wait = LoadWait::new(KEEP_LIMIT_NS, false, 0);
+        assert_eq!(wait.next(false, LOAD_WAITS_NS, LOAD_WAITS_NS), None);
+    }
+
+    #[test]
+    fn a_modules_wait_counts_while_nobody_gives() {
+        let mut wait = LoadWait::new(KEEP_LIMIT_NS, true, 0);
+        let limit_ns = KEEP_LIMIT_NS + LOAD_WAITS_BEYOND_NS;
+        // Others saved for an hour, and then somebody compiles.
+        let hour_ns = 3_600_000_000_000;
+        assert_eq!(wait.next(true, 0, hour_ns), Some(LOOK_FOR_OTHERS));
+        let ask = |wait: &mut LoadWait, now_ns| wait.next(true, now_ns - ASK_NS / 5, now_ns);
+        assert_eq!(ask(&mut wait, hour_ns + limit_ns - 1), Some(LOOK_FOR_OTHERS));
+        assert_eq!(ask(&mut wait, hour_ns + limit_ns), None);
     }
 }

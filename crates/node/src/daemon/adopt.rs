@@ -25,13 +25,10 @@ use super::runtime::Runtime;
 use super::sessions::{Entry, Origin, Session, is_relayed};
 use super::spawn::Worker;
 use crate::config::NodeConfig;
-use crate::link::{Adoption, Descriptors, PACKET_BYTES_MAX, Passed, Start};
+use crate::link::{Adoption, Descriptors, PACKET_BYTES_MAX, Passed, Start, pause_limit};
 
 /// A worker answers at its door within this time, or is left to die.
 const ANSWER_LIMIT: Duration = Duration::from_millis(500);
-
-/// A session stands still within this time after the longest kernel that it may have in flight.
-const PAUSE_GRACE: Duration = Duration::from_secs(10);
 
 /// A device's key is below this, whatever a worker says.
 const DEVICE_KEYS: u32 = 1024;
@@ -241,9 +238,7 @@ pub(crate) fn frames(
         if !lends {
             return Ok((device.key, frames));
         }
-        // A kernel in flight may be as long.
-        let kernel_ms = config.kernel_ms(device.info.capabilities).unwrap_or(0);
-        let pause_limit = PAUSE_GRACE + Duration::from_millis(kernel_ms);
+        let pause_limit = pause_limit(config.kernel_ms(device.info.capabilities));
         let part = device.geometry.slot_pages() * weft_device::PAGE;
         let bytes = (device.info.memory_bytes, lent_bytes, part);
         let idle_ns = device.config.monitor().idle_ns;

@@ -5,7 +5,7 @@
 //! 2. Those that are to give stand still ([`Order::Pause`], [`Ask::Paused`]), are told how much
 //!    ([`Reply::Save`]), and say what is left on the device ([`Ask::Holds`]). Whoever waits for
 //!    room itself is told as the answer to that.
-//! 3. It brings its memory, and says when it has ([`Ask::Brought`]).
+//! 3. It brings its memory, and says how far it is and when it has ([`Ask::Brought`]).
 //!
 //! A daemon that dies leaves its successor sessions of which all that they have may be on the
 //! device. Each says what is when it has saved, or is given room.
@@ -93,8 +93,11 @@ impl Daemon {
                 lender.holds(session.key, bytes, fixed);
                 Reply::Done
             }
-            (Ask::Brought {}, Some(lender)) => {
-                lender.note_brought(session.key, session.vgpu);
+            (Ask::Brought { left_bytes }, Some(lender)) => {
+                match left_bytes {
+                    0 => lender.note_brought(session.key, session.vgpu),
+                    _ => lender.note_bringing(session.key, left_bytes),
+                }
                 Reply::Done
             }
             _ => Reply::Done,
@@ -110,16 +113,8 @@ impl Daemon {
         (device, quota): (DeviceKey, u64),
         said: u64,
     ) -> u64 {
-        let known = lender.fixed_of(session.key, said);
-        let said = said.min(lender.held(session.key));
-        if said <= known {
-            return known;
-        }
         let largest = self.tables().memory(device).largest_beside(session.key);
-        match lender.may_fix((session.key, session.vgpu), said, quota, largest) {
-            Fixing::Allowed => said,
-            Fixing::Unknown | Fixing::Refused => known,
-        }
+        lender.fixed_of((session.key, session.vgpu), said, quota, largest)
     }
 
     /// A session asks for room for a module; an answer if it does not wait for any. Who stands
@@ -139,20 +134,21 @@ impl Daemon {
             if let Some(answer) = self.pause_for_module(session, lender, &wish, stands) {
                 return Some(answer);
             }
-            // What it is promised the next one sees that asks.
             let tables = self.tables();
             let largest = tables.memory(device).largest_beside(session.key);
             let who = (session.key, session.vgpu);
-            let answer = match lender.may_fix(who, wish.fixed, quota, largest) {
-                Fixing::Allowed => {
-                    lender.ask(session.key, wish, stands);
-                    return None;
-                }
+            let fixing = lender.ask_to_fix(who, (wish, stands), quota, largest);
+            drop(tables);
+            if fixing == Fixing::Unknown {
+                let waiting = Waiting { daemon: self, session };
+                lender.silent_beside(session.key).into_iter().for_each(|other| waiting.end(other));
+            }
+            let answer = match fixing {
+                Fixing::Allowed => return None,
                 Fixing::Unknown if stands && began.elapsed() < HEARD_LIMIT => None,
                 Fixing::Unknown => Some(Reply::Later),
                 Fixing::Refused => Some(Reply::Exhausted),
             };
-            drop(tables);
             lender.give_up(session.key);
             if answer.is_some() {
                 return answer;

@@ -9,7 +9,7 @@ use weft_device::{
 };
 
 use super::link::Link;
-use crate::link::{Ask, RUNS_MAX, Reply, Run};
+use crate::link::{Ask, RUNS_MAX, Reply, Run, keep_limit, pause_limit};
 
 /// Parts told of at once, touched and named: as many as fit a packet.
 const PARTS_MAX: usize = 4096;
@@ -18,14 +18,18 @@ const PARTS_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct LedgerFrames {
     link: Arc<Link>,
+    /// How long others may keep what a module needs, in ns.
+    keep_limit_ns: u64,
     /// Requests so far.
     requests: u32,
 }
 
 impl LedgerFrames {
-    /// Frames through `link`.
-    pub(crate) fn new(link: Arc<Link>) -> Self {
-        Self { link, requests: 0 }
+    /// Frames through `link`, on a device where a kernel may take so long.
+    pub(crate) fn new(link: Arc<Link>, kernel_ms: Option<u64>) -> Self {
+        let keep_limit = keep_limit(pause_limit(kernel_ms));
+        let keep_limit_ns = u64::try_from(keep_limit.as_nanos()).unwrap_or(u64::MAX);
+        Self { link, keep_limit_ns, requests: 0 }
     }
 
     fn give_back_some(&self, runs: &[Run]) {
@@ -104,7 +108,16 @@ impl FrameSource for LedgerFrames {
 
     fn note_brought(&self, took_ns: u64) {
         self.link.note_exchange(took_ns);
-        let _ = self.link.ask(&Ask::Brought {});
+        let _ = self.link.ask(&Ask::Brought { left_bytes: 0 });
+    }
+
+    fn note_bringing(&self, left_bytes: u64) {
+        // A daemon that does not answer has died; the next one is told by what comes then.
+        let _ = self.link.ask(&Ask::Brought { left_bytes });
+    }
+
+    fn keep_limit_ns(&self) -> u64 {
+        self.keep_limit_ns
     }
 
     fn export(&mut self, bytes: u64, runs: &[FrameRun]) -> Result<[u8; 16], DeviceError> {

@@ -144,7 +144,7 @@ fn work(start: &Start, mut files: Descriptors, link: Arc<Link>) -> anyhow::Resul
         table: map(files.take(Passed::Table)?, Access::ReadOnly)?,
         physical: map(files.take(Passed::Physical)?, Access::ReadOnly)?,
         geometry: start.device.geometry,
-        source: Box::new(LedgerFrames::new(Arc::clone(&link))),
+        source: Box::new(LedgerFrames::new(Arc::clone(&link), start.times.kernel_ms)),
         memory_bytes: start.memory_bytes,
         range: (start.device_base, start.device_bytes),
         window: HostWindow {

@@ -187,7 +187,8 @@ impl Lending {
     pub fn end_turn(&mut self, now_ns: u64, vgpu: VgpuKey) {
         for member in self.members.values_mut().filter(|member| member.vgpu == vgpu) {
             member.served_ns = member.served_ns.max(now_ns);
-            member.in_turn = false;
+            // Who brings its memory in a turn has brought it, or has lost the turn.
+            (member.in_turn, member.brings) = (false, false);
         }
     }
 
@@ -527,6 +528,24 @@ mod tests {
         assert_eq!(own.look(30, 2, true), Room::Granted);
         assert_eq!(own.look(30, 3, true), Room::Waits);
         assert_eq!((own.owes(0), own.owes(1), own.owes(2)), (0, 0, 10), "2 was served last");
+    }
+
+    #[test]
+    fn who_was_given_room_and_says_nothing_gives_last_for_one_turn() {
+        let mut own = lending(100, &[0, 50, 0]);
+        own.begin_turn(VgpuKey(0));
+        own.ask(0, wish(50, 0));
+        assert_eq!(own.look(10, 0, true), Room::Granted);
+        let owe = |own: &mut Lending| {
+            own.ask(2, wish(20, 0));
+            assert_eq!(own.look(20, 2, true), Room::Waits);
+            let owes = (own.owes(0), own.owes(1));
+            own.cancel(2);
+            owes
+        };
+        assert_eq!(owe(&mut own), (0, 20));
+        own.end_turn(10, VgpuKey(0));
+        assert_eq!(owe(&mut own), (20, 0), "its turn was the last");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! have saved, for so long as they may take ([`dues`]).
 
 mod dues;
+mod exchange;
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,12 +13,10 @@ use std::time::{Duration, Instant};
 use weft_sched::VgpuKey;
 use weft_sched::memory::{Lending, Room, Wish};
 
-use self::dues::Dues;
+use self::dues::{Dues, time_to_move};
+use self::exchange::{Exchange, Stage};
 use crate::admin::{LENT_BY_SESSIONS, LastSwitch, MemoryReport};
-
-/// Whoever loads a module, or has not said since a daemon's restart what it has, keeps what others
-/// need for so long at most, or for as long as a kernel may take.
-const SILENT_LIMIT: Duration = Duration::from_secs(600);
+use crate::link::keep_limit;
 
 /// Who waits looks again after this time.
 const LOOK: Duration = Duration::from_millis(20);
@@ -38,10 +37,6 @@ const LONG_IMAGES: u64 = 1 << 20;
 /// and the next one that has others save waits for so long at most.
 const LOADS_PART: u32 = 16;
 const LOADS_PAUSE: Duration = Duration::from_secs(10);
-
-/// A session brings its memory within this time in each turn, and a second for each GB, or nobody
-/// waits for it.
-const BRING_LIMIT: Duration = Duration::from_secs(60);
 
 /// What moving takes before anything was moved, in ps a byte: 5 GB/s.
 const FIRST_PS: u64 = 200;
@@ -72,6 +67,9 @@ struct State {
     /// What sessions bring in their turns.
     exchanges: BTreeMap<u32, Exchange>,
     loading: BTreeMap<u32, Load>,
+    /// How long sessions have compiled while others waited in vain for what they have, and since
+    /// then they have not stood still and given it.
+    compiled: BTreeMap<u32, Duration>,
     /// Payers whose loads take long.
     slow: BTreeMap<u32, Instant>,
     displacing: BTreeMap<u32, Displacing>,
@@ -91,6 +89,8 @@ struct Load {
     payer: u32,
     /// It compiles, so that it can save nothing. Else it waits for that or for room.
     compiles: bool,
+    /// Somebody waited in vain for what it has.
+    is_awaited: bool,
 }
 
 /// Others may have to save for a session's module.
@@ -99,47 +99,6 @@ struct Displacing {
     payer: u32,
     /// Since when they do.
     since: Option<Instant>,
-}
-
-/// The memory of a session in its turn.
-#[derive(Debug, Clone, Copy)]
-struct Exchange {
-    /// When it asked for room.
-    since: Instant,
-    /// What is moved for it, by others and by itself, in bytes.
-    bytes: u64,
-    stage: Stage,
-    /// What it had of its time in this turn before.
-    spent: Duration,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// It waits for room.
-    Waits,
-    /// It has it since then, and brings its memory.
-    Brings(Instant),
-    Rests,
-}
-
-impl Exchange {
-    fn fresh() -> Self {
-        Self { since: Instant::now(), bytes: 0, stage: Stage::Rests, spent: Duration::ZERO }
-    }
-
-    /// What is left of its time in this turn to bring its memory, if that is what it does.
-    fn left(&self) -> Option<Duration> {
-        let Stage::Brings(since) = self.stage else { return None };
-        let limit = BRING_LIMIT + Duration::from_nanos(self.bytes);
-        limit.checked_sub(self.spent.saturating_add(since.elapsed())).filter(|left| !left.is_zero())
-    }
-
-    fn rest(&mut self) {
-        if let Stage::Brings(since) = self.stage {
-            self.spent = self.spent.saturating_add(since.elapsed());
-        }
-        self.stage = Stage::Rests;
-    }
 }
 
 /// What moving takes of late, by bytes: of two exchanges the larger one says more.
@@ -210,6 +169,7 @@ impl Lender {
             dues: Dues::new(first_number, part, pause_limit),
             exchanges: BTreeMap::new(),
             loading: BTreeMap::new(),
+            compiled: BTreeMap::new(),
             slow: BTreeMap::new(),
             displacing: BTreeMap::new(),
             unheard: BTreeMap::new(),
@@ -245,6 +205,7 @@ impl Lender {
         state.dues.settle(session);
         state.exchanges.remove(&session);
         state.loading.remove(&session);
+        state.compiled.remove(&session);
         state.unheard.remove(&session);
         drop(state);
         self.changed.notify_all();
@@ -256,7 +217,12 @@ impl Lender {
         let saved = state.lending.held(session).saturating_sub(bytes);
         state.lending.holds(session, bytes, fixed);
         match state.lending.owes(session) {
-            0 => state.dues.pay(session, saved),
+            0 => {
+                if saved > 0 && state.dues.has_stood(session) {
+                    state.compiled.remove(&session);
+                }
+                state.dues.pay(session, saved);
+            }
             _ => state.dues.save(session, Instant::now(), saved),
         }
         // Whoever says what it has is not about to bring any, whatever became of that.
@@ -291,6 +257,9 @@ impl Lender {
         if is_long && save > 0 {
             return Some(save);
         }
+        if save == 0 {
+            state.compiled.remove(&session);
+        }
         state.set_compiles(session, payer, true);
         None
     }
@@ -315,7 +284,7 @@ impl Lender {
     pub(crate) fn end_load(&self, session: u32) {
         let mut state = self.lock();
         let own = state.loading.get(&session).copied();
-        if let Some(Load { since, payer, compiles: true }) = own
+        if let Some(Load { since, payer, compiles: true, .. }) = own
             && since.elapsed() > LONG_LOAD
         {
             state.slow.insert(payer, Instant::now());
@@ -348,12 +317,15 @@ impl Lender {
     /// Whether the session's memory is about to come, so that its turn is not used yet.
     pub(crate) fn is_exchanging(&self, session: u32) -> bool {
         let state = self.lock();
-        let comes = |own: &Exchange| own.stage == Stage::Waits || own.left().is_some();
+        let (now, limit) = (Instant::now(), state.dues.limit());
+        let own = state.exchanges.get(&session);
+        // However many save to one disk, they have no more there than the device has.
+        let all_saved = limit.saturating_add(time_to_move(self.capacity));
+        let may_save = own.is_none_or(|own| own.may_save(now, all_saved));
         // Of an earlier daemon's it may come, and nobody knows how much.
-        let limit = BRING_LIMIT + Duration::from_nanos(state.lending.held(session));
-        let may_come = |since: &Instant| since.elapsed() < limit;
-        state.dues.saves(session, Instant::now())
-            || state.exchanges.get(&session).is_some_and(comes)
+        let may_come = |since: &Instant| now.duration_since(*since) < limit;
+        (may_save && state.dues.saves(session, now))
+            || own.is_some_and(|own| own.comes(now))
             || state.unheard.get(&session).is_some_and(may_come)
     }
 
@@ -362,67 +334,115 @@ impl Lender {
         self.lock().lending.all_fixed_beside(session)
     }
 
-    /// What a session can say of itself stays on the device: no more than it was allowed. A session
-    /// of an earlier daemon was allowed what that knew.
-    pub(crate) fn fixed_of(&self, session: u32, said: u64) -> u64 {
+    /// What a session can say of itself stays on the device, and does so from now on: what it was
+    /// allowed, and more if that could be. A session of an earlier daemon was allowed what that
+    /// knew: all that may be fixed, but what others have may have grown since.
+    pub(crate) fn fixed_of(
+        &self,
+        (session, vgpu): (u32, u32),
+        said: u64,
+        quota: u64,
+        largest: u64,
+    ) -> u64 {
         let mut state = self.lock();
+        let (held, known) = (state.lending.held(session), state.lending.fixed(session));
+        let said = said.min(held);
         if state.unheard.remove(&session).is_some() {
-            let held = state.lending.held(session);
-            state.lending.holds(session, held, said);
+            let most = self.fixed_max(&state, (session, vgpu), quota);
+            state.lending.holds(session, held, said.min(most));
             let compiles = state.loading.get(&session).is_some_and(|load| load.compiles);
             state.lending.set_loads(session, compiles);
+            return said.min(most);
         }
-        said.min(state.lending.fixed(session))
+        if said <= known {
+            return said;
+        }
+        match self.may_be_fixed(&state, (session, vgpu), said, quota, largest) {
+            Fixing::Allowed => {
+                state.lending.holds(session, held, said);
+                said
+            }
+            Fixing::Unknown | Fixing::Refused => known,
+        }
     }
 
-    /// Whether a session of a vGPU with this quota may have so much on the device that stays there:
-    /// of that all vGPUs together may have no more than there is, and beside it there is room for
-    /// the `largest` of the others.
-    pub(crate) fn may_fix(
+    /// Asks for room for a session's module, if what it wishes may stay on the device: the next one
+    /// that wishes so sees what it is promised.
+    pub(crate) fn ask_to_fix(
         &self,
+        who: (u32, u32),
+        (wish, stands): (Wish, bool),
+        quota: u64,
+        largest: u64,
+    ) -> Fixing {
+        let mut state = self.lock();
+        let may_fix = self.may_be_fixed(&state, who, wish.fixed, quota, largest);
+        if may_fix == Fixing::Allowed {
+            state.ask(who.0, wish, stands);
+        }
+        may_fix
+    }
+
+    /// Other sessions of an earlier daemon that have not said for longer than anybody may keep what
+    /// others need what of theirs stays on the device.
+    pub(crate) fn silent_beside(&self, session: u32) -> Vec<u32> {
+        let (state, limit) = (self.lock(), keep_limit(self.pause_limit));
+        let others = state.unheard.iter().filter(|(other, _)| **other != session);
+        let silent = others.filter(|(_, since)| since.elapsed() >= limit).map(|(other, _)| *other);
+        silent.filter(|other| state.lending.movable(*other) > 0).collect()
+    }
+
+    /// The most that a session of a vGPU with this quota may have that stays on the device: of that
+    /// all vGPUs together have no more than there is.
+    fn fixed_max(&self, state: &State, (session, vgpu): (u32, u32), quota: u64) -> u64 {
+        let all = state.lending.all_fixed_beside(session);
+        let own = state.lending.fixed_beside(VgpuKey(vgpu), session);
+        let part = u128::from(quota) * u128::from(self.capacity) / u128::from(self.lent.max(1));
+        let part = u64::try_from(part).unwrap_or(u64::MAX);
+        self.capacity.saturating_sub(all).min(part.saturating_sub(own))
+    }
+
+    /// Whether a session of a vGPU may have so much on the device that stays there, and beside it
+    /// there is room for the `largest` of the others.
+    fn may_be_fixed(
+        &self,
+        state: &State,
         (session, vgpu): (u32, u32),
         fixed: u64,
         quota: u64,
         largest: u64,
     ) -> Fixing {
-        let state = self.lock();
         let lending = &state.lending;
+        let most = self.fixed_max(state, (session, vgpu), quota);
         let all = lending.all_fixed_beside(session).saturating_add(fixed);
-        let own = lending.fixed_beside(VgpuKey(vgpu), session).saturating_add(fixed);
         // All that somebody has may be of that kind before it has said what is.
         let others = || state.unheard.keys().filter(|other| **other != session);
         let unknown: u64 = others().map(|other| lending.movable(*other)).sum();
         let is_own = |other: &&u32| lending.vgpu(**other) == Some(VgpuKey(vgpu));
         let own_unknown: u64 = others().filter(is_own).map(|other| lending.movable(*other)).sum();
-        let may = |all: u64, own: u64| {
-            all.saturating_add(largest) <= self.capacity
-                && u128::from(own) * u128::from(self.lent)
-                    <= u128::from(quota) * u128::from(self.capacity)
+        let may = |unknown: u64, own_unknown: u64| {
+            all.saturating_add(unknown).saturating_add(largest) <= self.capacity
+                && fixed.saturating_add(own_unknown) <= most
         };
-        match may(all, own) {
+        match may(0, 0) {
             false => Fixing::Refused,
-            true if may(all.saturating_add(unknown), own.saturating_add(own_unknown)) => {
-                Fixing::Allowed
-            }
+            true if may(unknown, own_unknown) => Fixing::Allowed,
             true => Fixing::Unknown,
         }
     }
 
     /// A vGPU's turn begins.
     pub(crate) fn begin_turn(&self, vgpu: u32) {
-        self.lock().lending.begin_turn(VgpuKey(vgpu));
+        let mut state = self.lock();
+        state.lending.begin_turn(VgpuKey(vgpu));
+        state.renew(vgpu);
     }
 
     /// A vGPU's turn is over.
     pub(crate) fn end_turn(&self, now_ns: u64, vgpu: u32) {
         let mut state = self.lock();
         state.lending.end_turn(now_ns, VgpuKey(vgpu));
-        let State { exchanges, lending, .. } = &mut *state;
-        exchanges.retain(|session, own| {
-            let is_of_it = lending.vgpu(*session) == Some(VgpuKey(vgpu));
-            own.spent = if is_of_it { Duration::ZERO } else { own.spent };
-            !is_of_it || own.stage != Stage::Rests
-        });
+        state.renew(vgpu);
     }
 
     /// What a session that stands still has to save, if anything.
@@ -464,20 +484,7 @@ impl Lender {
     /// A session asks for room: how long the exchange is expected to take, in ns; nothing if there
     /// is none, or it has to save first, or waits for a compiler.
     pub(crate) fn ask(&self, session: u32, wish: Wish, stands: bool) -> Option<u64> {
-        let mut state = self.lock();
-        state.lending.ask(session, wish);
-        let bytes = state.lending.to_move(session);
-        let expected_ns = state.rate.expected_ns(bytes);
-        if stands && !wish.gives {
-            let own = state.exchanges.entry(session).or_insert_with(Exchange::fresh);
-            if own.stage != Stage::Waits {
-                own.rest();
-                *own = Exchange { spent: own.spent, stage: Stage::Waits, ..Exchange::fresh() };
-            }
-            own.bytes = own.bytes.max(bytes);
-        }
-        let will_have = state.lending.may_have(session) && !state.lending.waits_for_loader(session);
-        will_have.then_some(expected_ns)
+        self.lock().ask(session, wish, stands)
     }
 
     /// Waits until a session that has asked has its room, or is to save itself, or there is none.
@@ -499,7 +506,7 @@ impl Lender {
             let waits_for_loader = state.lending.waits_for_loader(session);
             vain_since = if waits_for_loader { vain_since.or(Some(now)) } else { None };
             let in_vain = vain_since.is_some_and(|since| now - since >= LOADER_LIMIT);
-            let limit = SILENT_LIMIT.max(self.pause_limit);
+            let limit = keep_limit(self.pause_limit);
             let silent = if in_vain { state.note_vain(session, limit) } else { Vec::new() };
             if room != Room::Waits || pressure.is_over() || !stands || in_vain {
                 // It asks anew when it stands.
@@ -522,6 +529,24 @@ impl Lender {
             }
             let waited = self.changed.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// So many bytes of what a session asked room for are not there yet.
+    pub(crate) fn note_bringing(&self, session: u32, absent: u64) {
+        let mut state = self.lock();
+        let (now, limit) = (Instant::now(), state.dues.limit());
+        let State { exchanges, unheard, lending, dues, .. } = &mut *state;
+        let adopted = unheard.get_mut(&session);
+        if adopted.is_some() {
+            let held = lending.held(session);
+            exchanges.entry(session).or_insert_with(|| Exchange::adopted(now, limit, held));
+        }
+        let own = exchanges.get_mut(&session);
+        let Some(gained) = own.and_then(|own| own.bring(now, absent, limit)) else { return };
+        dues.bring(session, gained);
+        if let Some(since) = adopted {
+            *since = now;
         }
     }
 
@@ -572,28 +597,63 @@ impl State {
             self.dues.settle(session);
             return None;
         }
-        self.dues.stand(session, Instant::now());
+        let (now, limit) = (Instant::now(), self.dues.limit());
+        self.dues.stand(session, now);
+        let own = self.exchanges.entry(session);
+        own.or_insert_with(|| Exchange::fresh(now, limit)).begin_saving(now);
         Some(bytes)
     }
 
+    /// A session asks for room: see [`Lender::ask`].
+    fn ask(&mut self, session: u32, wish: Wish, stands: bool) -> Option<u64> {
+        self.lending.ask(session, wish);
+        let bytes = self.lending.to_move(session);
+        let expected_ns = self.rate.expected_ns(bytes);
+        if stands && !wish.gives {
+            let (now, limit) = (Instant::now(), self.dues.limit());
+            let own = self.exchanges.entry(session);
+            own.or_insert_with(|| Exchange::fresh(now, limit)).ask(now, wish.total, bytes);
+        }
+        let will_have = self.lending.may_have(session) && !self.lending.waits_for_loader(session);
+        will_have.then_some(expected_ns)
+    }
+
+    /// A vGPU's turn is over, or its next one begins, in which its sessions have their time anew.
+    fn renew(&mut self, vgpu: u32) {
+        let Self { exchanges, lending, dues, .. } = self;
+        exchanges.retain(|session, own| {
+            let is_of_it = lending.vgpu(*session) == Some(VgpuKey(vgpu));
+            if is_of_it {
+                own.renew(dues.limit());
+            }
+            !is_of_it || own.stage != Stage::Rests
+        });
+    }
+
     /// A session that loads a module compiles it from now on, or does not. The time to stand still
-    /// that it had before it has afterwards.
+    /// that it had before it has afterwards. Who says so again has begun when it first did.
     fn set_compiles(&mut self, session: u32, payer: u32, compiles: bool) {
-        let load = Load { since: Instant::now(), payer, compiles };
-        if let Some(before) = self.loading.insert(session, load)
-            && before.compiles
-        {
-            self.dues.extend(session, before.since.elapsed());
+        let before = self.loading.get(&session).filter(|before| before.compiles).copied();
+        let fresh = Load { since: Instant::now(), payer, compiles, is_awaited: false };
+        let load = before.filter(|_| compiles).unwrap_or(fresh);
+        self.loading.insert(session, Load { payer, ..load });
+        if let (Some(before), false) = (before, compiles) {
+            let took = before.since.elapsed();
+            self.dues.extend(session, took);
+            if before.is_awaited {
+                *self.compiled.entry(session).or_default() += took;
+            }
         }
         self.lending.set_loads(session, compiles);
     }
 
     /// A session that was given room does not bring its memory any more.
     fn end_bringing(&mut self, session: u32, pause_limit: Duration) {
+        let now = Instant::now();
         self.lending.end_bringing(session);
         if let Some(own) = self.exchanges.get_mut(&session) {
-            own.rest();
-            self.dues.end_bringing(session, Instant::now() + pause_limit);
+            own.rest(now);
+            self.dues.end_bringing(session, now + pause_limit);
         }
     }
 
@@ -603,12 +663,11 @@ impl State {
             // As long as it saves it has its time for that, and without a debt it needs none.
             self.debt(session);
         }
+        let now = Instant::now();
         match room {
             Room::Granted => {
-                if let Some(own) = self.exchanges.get_mut(&session)
-                    && own.stage == Stage::Waits
-                {
-                    own.stage = Stage::Brings(Instant::now());
+                if let Some(own) = self.exchanges.get_mut(&session) {
+                    own.grant(now);
                 }
                 if let Some(Load { payer, .. }) = self.loading.get(&session).copied() {
                     // What others took for it is not how long it compiles.
@@ -618,13 +677,13 @@ impl State {
             // It asks again when it has, and has its time for that.
             Room::Save { .. } => {
                 if let Some(own) = self.exchanges.get_mut(&session) {
-                    own.rest();
+                    own.rest(now);
                 }
                 return;
             }
             Room::Waits | Room::Refused => {
                 if let Some(own) = self.exchanges.get_mut(&session) {
-                    own.rest();
+                    own.put_off(now);
                 }
                 self.lending.end_bringing(session);
             }
@@ -653,17 +712,21 @@ impl State {
     /// A session waited in vain for those that load modules: their loads take long, whatever they
     /// say. Those that have kept what others need for longer than anybody may.
     fn note_vain(&mut self, session: u32, limit: Duration) -> Vec<u32> {
-        let Self { loading, slow, lending, unheard, .. } = self;
-        let compiling = || loading.iter().filter(|(_, load)| load.compiles);
+        let Self { loading, compiled, slow, lending, unheard, .. } = self;
         let has_some = |other: u32| other != session && lending.movable(other) > 0;
+        let awaited = loading.iter_mut().filter(|(other, _)| has_some(**other));
+        awaited.for_each(|(_, load)| load.is_awaited = true);
+        let compiling = || loading.iter().filter(|(_, load)| load.compiles);
         let is_slow = |(other, load): &(&u32, &Load)| {
             has_some(**other) && load.since.elapsed() >= LOADER_LIMIT
         };
         let payers = compiling().filter(is_slow).map(|(_, load)| load.payer);
         slow.extend(payers.map(|payer| (payer, Instant::now())));
-        let loads = compiling().map(|(other, load)| (*other, load.since));
-        let silent = loads.chain(unheard.iter().map(|(other, since)| (*other, *since)));
-        let keeps = |(other, since): &(u32, Instant)| has_some(*other) && since.elapsed() >= limit;
+        let before = |other: &u32| compiled.get(other).copied().unwrap_or_default();
+        let loads = compiling()
+            .map(|(other, load)| (*other, load.since.elapsed().saturating_add(before(other))));
+        let silent = loads.chain(unheard.iter().map(|(other, since)| (*other, since.elapsed())));
+        let keeps = |(other, kept): &(u32, Duration)| has_some(*other) && *kept >= limit;
         silent.filter(keeps).map(|(other, _)| other).collect()
     }
 
@@ -673,7 +736,8 @@ impl State {
         let mut late = Vec::new();
         for debtor in self.lending.debtors() {
             // Bringing gigabytes takes its time.
-            let brings = self.exchanges.get(&debtor).and_then(Exchange::left).unwrap_or_default();
+            let own = self.exchanges.get(&debtor);
+            let brings = own.and_then(|own| own.left(now)).unwrap_or_default();
             let pressed = self.dues.press(debtor, now, now + pause_limit + brings);
             if pressed.ends {
                 late.push(debtor);

@@ -3,7 +3,7 @@
 //! A session has its time to stand still from the first order on, whoever it is that waits and
 //! however often that changes, and time to save from when it stands, or saves what an earlier order
 //! was about. What it saves gives it more, as much as that takes at the least rate. Only who has
-//! stood still and owes nothing begins anew.
+//! stood still and owes nothing begins anew. Those that save at once share a disk, and so its rate.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 /// Who stands still has saved something within this time at least, or is ended.
 const SAVE_LIMIT: Duration = Duration::from_secs(60);
 
-/// The least rate at which a session saves, in bytes a second: a tenth of what one disk writes.
-const SAVE_RATE: u64 = 8 << 20;
+/// The least rate at which memory is moved, in bytes a second: a tenth of what one disk writes.
+const LEAST_RATE: u64 = 8 << 20;
 
 /// What could not be saved is tried again after this time.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
@@ -49,6 +49,8 @@ pub(super) struct Dues {
     each: BTreeMap<u32, Due>,
     next: u64,
     save_limit: Duration,
+    /// What a part takes at the least rate.
+    part_time: Duration,
 }
 
 impl Dues {
@@ -56,8 +58,14 @@ impl Dues {
     /// many bytes are saved at once, before which nobody hears of any, and perhaps behind others'
     /// kernels, which may take `kernels`.
     pub(super) fn new(first_number: u64, part_bytes: u64, kernels: Duration) -> Self {
-        let save_limit = SAVE_LIMIT.max(kernels).max(2 * time_to_save(part_bytes));
-        Self { each: BTreeMap::new(), next: first_number, save_limit }
+        let part_time = time_to_move(part_bytes);
+        let save_limit = SAVE_LIMIT.max(kernels).max(2 * part_time);
+        Self { each: BTreeMap::new(), next: first_number, save_limit, part_time }
+    }
+
+    /// How long nothing of a session's memory may move, in either direction.
+    pub(super) fn limit(&self) -> Duration {
+        self.save_limit
     }
 
     pub(super) fn number(&mut self) -> u64 {
@@ -73,7 +81,7 @@ impl Dues {
     /// Somebody waits for a session that owes: unless it was told so, it has time until then.
     pub(super) fn press(&mut self, session: u32, now: Instant, until: Instant) -> Pressed {
         let due = self.told(session, until);
-        let ends = now >= due.until;
+        let ends = now >= self.ends_at(session, &due);
         let until = if ends { now + self.save_limit } else { due.until };
         let is_again = due.again.is_some_and(|again| now >= again);
         let number = if is_again { self.number() } else { due.number };
@@ -84,6 +92,18 @@ impl Dues {
         // Ended once: its end is noticed by its thread.
         self.each.insert(session, Due { number, until, sent, again, ..due });
         Pressed { tells: tells.then_some(number), ends }
+    }
+
+    /// How many others stand still to save.
+    fn save_beside(&self, session: u32) -> u32 {
+        let others = self.each.iter().filter(|(other, due)| **other != session && due.stood);
+        u32::try_from(others.count()).unwrap_or(u32::MAX)
+    }
+
+    /// When a session is ended: each other one that stands may save a part meanwhile.
+    fn ends_at(&self, session: u32, due: &Due) -> Instant {
+        let beside = if due.stood { self.save_beside(session) } else { 0 };
+        due.until + self.part_time.saturating_mul(beside)
     }
 
     fn told(&mut self, session: u32, until: Instant) -> Due {
@@ -102,6 +122,7 @@ impl Dues {
 
     /// A session has saved so many bytes of what it owes, or could not save any.
     pub(super) fn save(&mut self, session: u32, now: Instant, bytes: u64) {
+        let sharing = self.save_beside(session).saturating_add(1);
         let Some(due) = self.each.get_mut(&session) else { return };
         if bytes == 0 {
             if due.stood {
@@ -110,8 +131,9 @@ impl Dues {
             return;
         }
         let most = now + self.save_limit;
+        let more = time_to_move(bytes).saturating_mul(sharing);
         if due.stood {
-            due.until = due.until.max((due.until + time_to_save(bytes)).min(most));
+            due.until += more.min(most.saturating_duration_since(due.until));
         } else {
             // It was told to by an order before this one, and hears of this one when that is done.
             (due.stood, due.until) = (true, most);
@@ -123,6 +145,13 @@ impl Dues {
     pub(super) fn end_bringing(&mut self, session: u32, until: Instant) {
         if let Some(due) = self.each.get_mut(&session).filter(|due| !due.stood) {
             due.until = due.until.min(until);
+        }
+    }
+
+    /// A session that brings its own memory has so much more time for that.
+    pub(super) fn bring(&mut self, session: u32, time: Duration) {
+        if let Some(due) = self.each.get_mut(&session).filter(|due| !due.stood) {
+            due.until += time;
         }
     }
 
@@ -146,13 +175,20 @@ impl Dues {
 
     /// Whether a session stands still to save, and has time for it.
     pub(super) fn saves(&self, session: u32, now: Instant) -> bool {
-        self.each.get(&session).is_some_and(|due| due.stood && now < due.until)
+        let own = self.each.get(&session).filter(|due| due.stood);
+        own.is_some_and(|due| now < self.ends_at(session, due))
+    }
+
+    /// Whether a session has stood still for what it owes.
+    pub(super) fn has_stood(&self, session: u32) -> bool {
+        self.each.get(&session).is_some_and(|due| due.stood)
     }
 }
 
 /// What so many bytes take at the least rate.
-fn time_to_save(bytes: u64) -> Duration {
-    Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / SAVE_RATE)
+pub(super) fn time_to_move(bytes: u64) -> Duration {
+    let ns = u128::from(bytes) * 1_000_000_000 / u128::from(LEAST_RATE);
+    Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -262,6 +298,28 @@ mod tests {
         assert!(!late(&mut dues, 300));
         dues.pay(1, 0);
         assert!(late(&mut dues, 310), "who does nothing has no other time");
+    }
+
+    /// Ten that save to one disk of ten times the least rate, and others on one of just that.
+    #[test]
+    fn those_that_save_at_once_share_the_least_rate() {
+        for (count, each) in [(10, 80), (64, 512)] {
+            let (mut dues, began) = (dues(), Instant::now());
+            (0..count).for_each(|session| dues.stand(session, began));
+            // Each part of theirs is written while a part of all others is.
+            for second in 1..10_000 {
+                let now = began + after(second);
+                let late = |session: &u32| dues.press(*session, now, now).ends;
+                let late: Vec<u32> = (0..count).filter(late).collect();
+                assert!(late.is_empty(), "{late:?} of {count} after {second} s");
+                if second % each == 0 {
+                    (0..count).for_each(|session| dues.save(session, now, PART));
+                }
+            }
+            // Those that only stand give each other the time for a part, once.
+            let now = began + after(10_000 + 8 * u64::from(count)) + SAVE_LIMIT;
+            assert!((0..count).all(|session| dues.press(session, now, now).ends));
+        }
     }
 
     #[test]

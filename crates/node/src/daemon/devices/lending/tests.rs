@@ -27,6 +27,15 @@ impl Pressure for Seen {
     }
 }
 
+fn may_fix(lender: &Lender, who: (u32, u32), fixed: u64, quota: u64, largest: u64) -> Fixing {
+    lender.may_be_fixed(&lender.lock(), who, fixed, quota, largest)
+}
+
+/// How long anybody may keep what others need.
+fn silent_limit() -> Duration {
+    keep_limit(Duration::ZERO)
+}
+
 fn wish(total: u64) -> Wish {
     Wish { total, ..Wish::default() }
 }
@@ -38,7 +47,8 @@ fn asked(lender: &Lender, session: u32, total: u64, stands: bool) -> Option<u64>
 /// As if a session had begun to compile so long ago.
 fn compiles_since(lender: &Lender, session: u32, ago: Duration) {
     let since = Instant::now().checked_sub(ago).unwrap();
-    lender.lock().loading.insert(session, Load { since, payer: session, compiles: true });
+    let load = Load { since, payer: session, compiles: true, is_awaited: false };
+    lender.lock().loading.insert(session, load);
 }
 
 /// As if others had saved for so long for a session's module.
@@ -104,7 +114,7 @@ fn what_stays_on_the_device_is_a_vgpus_part_of_it() {
     lender.begin(NOW_NS, 3, 1, 0);
     lender.holds(3, 20, 10);
     // A quarter of the quota, as all of the device is of what is lent.
-    let may_fix = |who, fixed, largest| lender.may_fix(who, fixed, 100, largest);
+    let may_fix = |who, fixed, largest| may_fix(&lender, who, fixed, 100, largest);
     assert_eq!(may_fix((1, 1), 15, 0), Fixing::Allowed);
     assert_eq!(may_fix((1, 1), 16, 0), Fixing::Refused);
     assert_eq!(may_fix((2, 2), 25, 65), Fixing::Allowed);
@@ -167,7 +177,7 @@ fn who_loads_for_ever_keeps_what_others_need_for_a_while_only() {
     let ended = || seen.ended.lock().unwrap().clone();
     assert_eq!(wait(50), Room::Waits);
     assert!(ended().is_empty());
-    compiles_since(&lender, 1, 2 * SILENT_LIMIT);
+    compiles_since(&lender, 1, 2 * silent_limit());
     assert_eq!(wait(20), Room::Granted, "nobody needs what it has");
     assert!(ended().is_empty());
     assert_eq!(wait(50), Room::Waits);
@@ -178,7 +188,7 @@ fn who_loads_for_ever_keeps_what_others_need_for_a_while_only() {
     lender.adopt(3, 80);
     assert_eq!(wait(50), Room::Waits);
     assert_eq!(ended(), [1]);
-    lender.lock().unheard.insert(3, Instant::now() - 2 * SILENT_LIMIT);
+    lender.lock().unheard.insert(3, Instant::now() - 2 * silent_limit());
     assert_eq!(wait(50), Room::Waits);
     assert_eq!(ended(), [1, 3]);
 }
@@ -365,7 +375,7 @@ fn a_turn_has_its_time_to_bring_once() {
     };
     bring();
     assert!(lender.is_exchanging(2));
-    let began = Instant::now().checked_sub(2 * BRING_LIMIT).unwrap();
+    let began = Instant::now().checked_sub(2 * lender.lock().dues.limit()).unwrap();
     lender.lock().exchanges.get_mut(&2).unwrap().stage = Stage::Brings(began);
     assert!(!lender.is_exchanging(2));
     bring();
@@ -399,13 +409,14 @@ fn what_moving_takes_is_weighed_by_bytes() {
 fn what_a_session_of_an_earlier_daemon_has_is_unknown_until_it_says() {
     let lender = lender(Duration::from_secs(600));
     lender.adopt(1, 80);
-    let may_fix = |who, fixed, largest| lender.may_fix(who, fixed, 400, largest);
+    let may_fix = |who, fixed, largest| may_fix(&lender, who, fixed, 400, largest);
     assert_eq!(may_fix((2, 2), 20, 0), Fixing::Allowed, "whatever that is");
     assert_eq!(may_fix((2, 2), 20, 1), Fixing::Unknown);
     assert_eq!(may_fix((2, 1), 20, 0), Fixing::Allowed);
-    assert_eq!(lender.may_fix((2, 1), 20, 100, 0), Fixing::Unknown, "its vGPU's part");
+    let own_part = lender.may_be_fixed(&lender.lock(), (2, 1), 20, 100, 0);
+    assert_eq!(own_part, Fixing::Unknown, "its vGPU's part");
     assert_eq!(may_fix((2, 2), 20, 81), Fixing::Refused);
-    assert_eq!(lender.fixed_of(1, 30), 30);
+    assert_eq!(lender.fixed_of((1, 1), 30, 400, 0), 30);
     assert_eq!(may_fix((2, 2), 20, 50), Fixing::Allowed);
     assert_eq!(may_fix((2, 2), 20, 51), Fixing::Refused);
 }
@@ -413,13 +424,107 @@ fn what_a_session_of_an_earlier_daemon_has_is_unknown_until_it_says() {
 #[test]
 fn a_session_of_an_earlier_daemon_says_once_what_stays() {
     let lender = lender(Duration::from_secs(600));
-    assert_eq!(lender.fixed_of(1, 30), 0, "it was allowed nothing");
+    let fixed_of = |said, largest| lender.fixed_of((1, 1), said, 200, largest);
+    assert_eq!(fixed_of(30, 71), 0, "it may have nothing of that kind beside another");
     lender.adopt(1, 80);
     let paused = Mutex::new(Vec::new());
     lender.hear(|session, _| paused.lock().unwrap().push(session));
     assert_eq!(*paused.lock().unwrap(), [1]);
     assert_eq!(lender.debt(1), Some(0), "it says what it has");
-    assert_eq!(lender.fixed_of(1, 30), 30);
+    assert_eq!(fixed_of(30, 71), 30, "others may have grown since it was allowed that");
     assert_eq!(lender.debt(1), None);
-    assert_eq!(lender.fixed_of(1, 50), 30, "once");
+    assert_eq!(fixed_of(50, 71), 30, "once");
+}
+
+/// The earlier daemon allowed no more than this one.
+#[test]
+fn a_session_of_an_earlier_daemon_says_no_more_than_may_stay() {
+    let lender = lender(Duration::from_secs(600));
+    lender.adopt(1, 80);
+    assert_eq!(lender.fixed_of((1, 1), 80, 40, 0), 10, "its vGPU's part of the device");
+    lender.begin(NOW_NS, 3, 3, 0);
+    lender.adopt(3, 95);
+    assert_eq!(lender.fixed_of((3, 3), 95, 400, 0), 90, "beside what others have");
+}
+
+#[test]
+fn of_two_that_say_at_once_what_stays_the_second_sees_the_first() {
+    let lender = lender(Duration::from_secs(600));
+    lender.holds(1, 40, 0);
+    lender.begin(NOW_NS, 3, 3, 40);
+    assert_eq!(lender.fixed_of((1, 1), 40, 200, 50), 40);
+    // The first one has not said yet how much it has in all.
+    assert_eq!(lender.fixed_of((3, 3), 40, 200, 50), 0);
+    assert_eq!(lender.fixed_of((3, 3), 10, 200, 50), 10);
+    let load = Wish { total: 20, fixed: 20, missing: 0, gives: true };
+    assert_eq!(lender.ask_to_fix((2, 2), (load, true), 200, 30), Fixing::Allowed);
+    assert_eq!(lender.fixed_of((3, 3), 11, 200, 30), 10, "the rest was promised");
+}
+
+/// Nobody may load what depends on it.
+#[test]
+fn who_says_nothing_after_a_restart_is_ended_for_loads_too() {
+    let lender = lender(Duration::ZERO);
+    lender.adopt(1, 80);
+    assert_eq!(may_fix(&lender, (2, 2), 20, 400, 1), Fixing::Unknown);
+    assert!(lender.silent_beside(2).is_empty());
+    lender.lock().unheard.insert(1, Instant::now() - 2 * silent_limit());
+    assert_eq!(lender.silent_beside(2), [1]);
+    assert!(lender.silent_beside(1).is_empty());
+    lender.end(1);
+    assert!(lender.silent_beside(2).is_empty());
+}
+
+#[test]
+fn who_compiles_again_and_again_has_its_time_once() {
+    let (lender, seen) = (lender(Duration::ZERO), Seen::default());
+    let wait = || {
+        asked(&lender, 2, 50, true);
+        assert_eq!(lender.wait(|| NOW_NS, 2, true, &seen), Room::Waits);
+        std::mem::take(&mut *seen.ended.lock().unwrap())
+    };
+    // It says so once more.
+    compiles_since(&lender, 1, 2 * silent_limit());
+    assert_eq!(lender.resume_load(1, 1, false), None);
+    assert_eq!(wait(), [1]);
+    lender.lock().loading.clear();
+    // Or loads one module after the other, while nobody waits and while somebody does.
+    for waits in [false, false, true, true] {
+        assert_eq!(lender.resume_load(1, 1, false), None);
+        compiles_since(&lender, 1, silent_limit() / 3);
+        assert!(!waits || wait().is_empty());
+        lender.end_load(1);
+    }
+    assert_eq!(lender.lock().compiled[&1].as_secs(), 2 * silent_limit().as_secs() / 3);
+}
+
+/// Its disk is slow, and it comes all the same: neither is its turn over nor is it late.
+#[test]
+fn what_comes_slowly_gives_time_to_come() {
+    let (lender, seen) = (lender(Duration::ZERO), Seen::default());
+    let bring_since = |ago| {
+        let since = Instant::now().checked_sub(ago).unwrap();
+        lender.lock().exchanges.get_mut(&2).unwrap().stage = Stage::Brings(since);
+    };
+    lender.end(1);
+
+    asked(&lender, 2, 20, true);
+    assert_eq!(lender.wait(|| NOW_NS, 2, true, &seen), Room::Granted);
+    let limit = lender.lock().dues.limit();
+    bring_since(limit * 9 / 10);
+    lender.note_bringing(2, 19);
+    assert!(lender.is_exchanging(2));
+    bring_since(limit);
+    assert!(!lender.is_exchanging(2), "a byte is not much");
+    // After a restart nobody knows how much it may be.
+    lender.begin(NOW_NS, 3, 3, 0);
+    lender.adopt(3, 80);
+    let long_ago = Instant::now().checked_sub(2 * limit).unwrap();
+    lender.lock().unheard.insert(3, long_ago);
+    assert!(!lender.is_exchanging(3));
+    lender.note_bringing(3, 40);
+    assert!(lender.is_exchanging(3));
+    lender.lock().unheard.insert(3, long_ago);
+    lender.note_bringing(3, 40);
+    assert_eq!(lender.lock().unheard[&3], long_ago, "nothing has come");
 }
