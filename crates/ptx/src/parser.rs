@@ -46,7 +46,7 @@ pub const MAX_TARGETS: u32 = 1 << 20;
 pub const MAX_ALIASED: u64 = 1 << 20;
 
 /// The most bytes of all names that ranges of variables such as `.shared .b32 s<4>` stand for.
-pub const MAX_RANGED_BYTES: u64 = 1 << 21;
+pub const MAX_RANGED_BYTES: u64 = 1 << 18;
 
 /// The most bytes of all initialisers of a text, zeros between spelled elements included.
 pub const MAX_INITIALIZER_BYTES: u64 = 256 << 20;

@@ -135,6 +135,10 @@ fn the_lag_bound_holds_where_slots_are_written_ahead() {
     let report = runs.find(|lag| lag["beyond"] == 0);
     let report = report.expect("three runs were beyond the bound");
     assert!(report["worst_over_bound"].as_f64() > Some(0.1), "{report}");
+    assert!(report["ahead_slots"].as_u64() > Some(0), "nothing was written ahead: {report}");
+    let control = [&settings[..], &["scheduling.quantum_us=100"]].concat();
+    let control = lag_of_a_run(&control, working, "0");
+    assert!(control["beyond"].as_u64() > Some(0), "{control}");
 }
 
 /// How far tenants of weights 1, 2 and 3 that run this were apart, over what is allowed where no
@@ -159,6 +163,7 @@ fn lag_of_a_run(
         });
         written && replay(&journal)["lag"]["reports"].as_u64() >= Some(1_000)
     });
+    let ahead_slots = node.admin().stats().unwrap().devices[0].memory.ahead_slots;
     let mut command = weft();
     command.arg("replay").arg(&journal).args(["--json", "--longest-us", longest_us]);
     let output = finish(command);
@@ -168,7 +173,9 @@ fn lag_of_a_run(
         panic!("{}", text_of(&output));
     });
     assert_eq!(output.status.success(), report["lag"]["beyond"] == 0, "{}", text_of(&output));
-    report["lag"].clone()
+    let mut lag = report["lag"].clone();
+    lag["ahead_slots"] = ahead_slots.into();
+    lag
 }
 
 #[test]
