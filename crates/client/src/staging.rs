@@ -25,8 +25,8 @@ const STREAM_BYTES: u64 = 16 << 20;
 /// How long to poll for a piece: longer ones take long.
 const POLL: Duration = Duration::from_micros(60);
 /// How often, and for how long, one that takes long is looked at before waiting properly, which is
-/// for all that is in flight: nothing would be on its way then. Where nothing is behind it, there is
-/// nothing to keep on its way.
+/// for all that is in flight: nothing would be on its way then. Where nothing is behind it, there
+/// is nothing to keep on its way.
 const NAP: Duration = Duration::from_micros(100);
 const NAPS: Duration = Duration::from_millis(2);
 /// Longest source that travels inside the command, in bytes.

@@ -29,7 +29,8 @@ const CONTENDED_NS: u64 = 10_000_000_000;
 const RAPID_NS: u64 = 200_000;
 const RAPID_WAITS: u64 = 64;
 
-/// Between results that are further apart others had the device, or the program something else to do.
+/// Between results that are further apart others had the device, or the program had something else
+/// to do.
 const APART_NS: u64 = 1_000_000;
 
 /// What was seen to be rapid counts as rapid for this long: while nobody is boosted, no results are
