@@ -126,8 +126,10 @@ int main(int argc, char **argv) {
         double now = seconds_now();
         worked += now < end ? BATCH : 0;
         for (; options.window > 0.0 && now >= passed; passed += options.window, in_window = 0)
-            if (passed <= end + 1e-6)
+            if (passed <= end + 1e-6) {
                 printf("{\"window\": %ld}\n", in_window);
+                fflush(stdout);
+            }
         in_window += BATCH;
     }
     double took = seconds_now() - begin;

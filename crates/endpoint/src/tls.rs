@@ -272,6 +272,8 @@ pub struct Channel {
     early: Mutex<Vec<u8>>,
     /// A peer that takes nothing for so long is lost.
     stall_max: OnceLock<Duration>,
+    /// Since when one that does not wait could send nothing.
+    blocked: Mutex<Option<Instant>>,
 }
 
 impl Channel {
@@ -309,8 +311,14 @@ impl Channel {
         socket.set_nodelay(true)?;
         socket.set_nonblocking(false)?;
         tls.set_buffer_limit(None);
-        let (tls, early) = (Mutex::new(tls), Mutex::default());
-        Ok(Self { tls, socket, sending: Mutex::default(), early, stall_max: OnceLock::new() })
+        Ok(Self {
+            tls: Mutex::new(tls),
+            socket,
+            sending: Mutex::default(),
+            early: Mutex::default(),
+            stall_max: OnceLock::new(),
+            blocked: Mutex::default(),
+        })
     }
 
     /// Has sending fail when the peer takes nothing for so long: one that always reads.
@@ -349,11 +357,11 @@ impl Channel {
         }
         while tls.wants_write() {
             match tls.write_tls(&mut WithoutWaiting(&self.socket)) {
-                Ok(_) => {}
+                Ok(_) => *lock(&self.blocked) = None,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if waits == Waits::No {
-                        return Ok(false);
+                        return self.check_stall().map(|()| false);
                     }
                     // Meanwhile others may read, or two that both send much wait for each other.
                     drop(tls);
@@ -366,6 +374,15 @@ impl Channel {
             }
         }
         Ok(true)
+    }
+
+    /// Who does not wait looks again and again: the peer has as long as where somebody waits.
+    fn check_stall(&self) -> io::Result<()> {
+        let since = *lock(&self.blocked).get_or_insert_with(Instant::now);
+        match self.stall_max.get() {
+            Some(most) if since.elapsed() >= *most => Err(ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Waits until there is something to read or room to send, or `limit` has passed.

@@ -562,7 +562,7 @@ fn a_gateway_is_no_refused_tenant_of_its_node() {
 fn who_another_hosts_program_is_is_shown() {
     let node = node(&[]);
     let (token, address) = grant(&node, &["far"]);
-    let script = "echo $$; exec \"$0\" 60";
+    let script = "echo $$; exec \"$0\" 1000000";
     let relay = program("relay").display().to_string();
     let mut run =
         Conversation::start(run(&address, &token, "sh".as_ref(), &["-c", script, &relay]));
@@ -586,8 +586,7 @@ fn who_another_hosts_program_is_is_shown() {
     let json: serde_json::Value = serde_json::from_str(&asked(&["ls", "--json"])).unwrap();
     assert!(json.to_string().contains(r#""address":"127.0.0.1""#), "{json}");
     assert!(node.log().contains("host 127.0.0.1, says it is process"), "{}", node.log());
-    assert_eq!(run.line(), "relay: PASSED");
-    assert!(run.wait().success());
+    run.kill();
 }
 
 /// A free port of this host; somebody may take it before it is used.
