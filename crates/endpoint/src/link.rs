@@ -474,6 +474,11 @@ impl Reading {
         if channel.take_early(&mut self.plain) {
             return Ok(());
         }
+        // Of a peer that always sends there is always something to read; who sends may have left
+        // this to whoever sent just then.
+        if link.outbox.has_unsent() {
+            link.flush_without_waiting();
+        }
         while mem::take(&mut self.is_soon) {
             let room = &mut self.room;
             let found = self.polling.wait(|| match channel.try_read(room) {
