@@ -4,6 +4,7 @@
 //! reads (`Link::read`). A reader never waits to send, so two peers that both send much cannot
 //! wait for each other.
 
+use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -116,7 +117,8 @@ impl Link {
         self.push_while(frames, || true)
     }
 
-    /// The same for as long as it is worth while, which is asked every [`HEARTBEAT`].
+    /// The same for as long as it is worth while, which is asked every [`HEARTBEAT`] at least. A
+    /// peer that must read and meanwhile acknowledges nothing for too long loses its connection.
     ///
     /// # Errors
     /// [`Closed`].
@@ -125,11 +127,35 @@ impl Link {
         frames: &mut Vec<u8>,
         is_worth_while: impl Fn() -> bool,
     ) -> Result<(), Closed> {
-        if !self.outbox.has_room(frames.len()) {
-            // What is waited for must be on its way.
-            self.flush();
+        if self.outbox.has_room(frames.len()) {
+            return self.outbox.push_while(frames, HEARTBEAT, is_worth_while);
         }
-        self.outbox.push_while(frames, HEARTBEAT, is_worth_while)
+        // What is waited for must be on its way.
+        self.flush();
+        let seen = Cell::new((self.progress(), Instant::now()));
+        let stall_max = self.attached().0.and_then(|channel| channel.stall_max());
+        self.outbox.push_while(frames, stall_max.unwrap_or(HEARTBEAT).min(HEARTBEAT), || {
+            self.expect_progress(&seen);
+            is_worth_while()
+        })
+    }
+
+    /// The present connection, and what its peer has acknowledged.
+    fn progress(&self) -> (u64, u64) {
+        (self.number(), self.outbox.acknowledged())
+    }
+
+    /// Ends the connection if its peer has acknowledged nothing since `seen`, and for too long: the
+    /// system may keep all that is sent, and nothing waits to be sent then.
+    fn expect_progress(&self, seen: &Cell<((u64, u64), Instant)>) {
+        let (before, since) = seen.get();
+        let now = self.progress();
+        let stall_max = self.attached().0.and_then(|channel| channel.stall_max());
+        if now != before || stall_max.is_none() {
+            seen.set((now, Instant::now()));
+        } else if stall_max.is_some_and(|most| since.elapsed() >= most) {
+            self.detach(now.0);
+        }
     }
 
     /// Adds and sends whole frames without waiting, for the one that reads.
@@ -661,5 +687,25 @@ pub(crate) mod tests {
         links.iter().for_each(|link| link.close());
         let ended = reading.map(|reader| reader.join().unwrap());
         assert!(counted, "{counts:?} of {FRAMES}: {ended:?}");
+    }
+
+    #[test]
+    fn who_takes_everything_and_acknowledges_nothing_has_lost_its_connection() {
+        let (near, far) = channels();
+        far.expect_reader(Duration::from_millis(50));
+        let link = filled(far);
+        let taking = thread::spawn(move || {
+            let (mut room, mut plain) = (Room::default(), Vec::new());
+            while matches!(near.receive(&mut room, &mut plain), Ok(Heard::Some | Heard::Nothing)) {
+                plain.clear();
+            }
+        });
+        let deadline = Instant::now() + 2 * SILENCE_MAX;
+        let is_waited_for = || link.is_connected() && Instant::now() < deadline;
+        let mut more = Vec::new();
+        Frame::Block { offset: FRAMES, bytes: &[7; PIECE] }.encode(&mut more);
+        while link.push_while(&mut more.clone(), is_waited_for).is_ok() {}
+        assert!(!link.is_connected(), "it is still waited for");
+        taking.join().unwrap();
     }
 }

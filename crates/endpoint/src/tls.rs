@@ -327,6 +327,11 @@ impl Channel {
         let _ = self.stall_max.set(stall_max);
     }
 
+    /// For how long the peer may take nothing, if it always reads.
+    pub(crate) fn stall_max(&self) -> Option<Duration> {
+        self.stall_max.get().copied()
+    }
+
     /// How long [`Self::receive`] waits.
     ///
     /// # Errors
@@ -365,7 +370,7 @@ impl Channel {
                     }
                     // Meanwhile others may read, or two that both send much wait for each other.
                     drop(tls);
-                    if !self.await_socket(PollFlags::OUT, self.stall_max.get().copied())? {
+                    if !self.await_socket(PollFlags::OUT, self.stall_max())? {
                         return Err(ErrorKind::TimedOut.into());
                     }
                     tls = lock(&self.tls);
@@ -379,8 +384,8 @@ impl Channel {
     /// Who does not wait looks again and again: the peer has as long as where somebody waits.
     fn check_stall(&self) -> io::Result<()> {
         let since = *lock(&self.blocked).get_or_insert_with(Instant::now);
-        match self.stall_max.get() {
-            Some(most) if since.elapsed() >= *most => Err(ErrorKind::TimedOut.into()),
+        match self.stall_max() {
+            Some(most) if since.elapsed() >= most => Err(ErrorKind::TimedOut.into()),
             _ => Ok(()),
         }
     }

@@ -176,6 +176,7 @@ pub(crate) struct Tables {
 /// Runs the daemon until it is told to stop.
 pub(crate) fn run(config: NodeConfig) -> anyhow::Result<()> {
     log::init(&config.log);
+    cosched::serve_soon();
     let runtime = Runtime::claim(&config)?;
     let schedule_path = config.sockets.runtime_dir.join("schedule.json");
     let saver = Saver::default();

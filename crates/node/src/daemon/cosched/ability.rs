@@ -29,6 +29,15 @@ impl Ability {
     }
 }
 
+/// Has the calling thread served soon after a wake-up, and the threads and processes that it will
+/// start: what passes turns on sleeps often and works shortly, and meanwhile the device may idle.
+/// Needs no privilege; an older kernel's usual slice is no error.
+pub(crate) fn serve_soon() {
+    if let Err(error) = priority::set_slice(0, SLICE) {
+        tracing::debug!(%error, "the daemon and its workers have the usual slice");
+    }
+}
+
 fn try_boost() -> Result<(), String> {
     priority::make_realtime(0, BOOST_PRIORITY).map_err(|error| {
         format!(
@@ -51,6 +60,19 @@ fn try_slice() -> Result<(), String> {
 mod tests {
     use super::*;
     use weft_ring::priority::Class;
+
+    #[test]
+    fn who_is_served_soon_passes_it_on() {
+        let slices = std::thread::spawn(|| {
+            serve_soon();
+            let own = Treatment::of(0).unwrap().slice;
+            let started = std::thread::spawn(|| Treatment::of(0).unwrap().slice);
+            (own, started.join().unwrap())
+        });
+        let (own, started) = slices.join().unwrap();
+        assert_eq!(own, started);
+        assert_eq!(own == SLICE, Ability::probe().slice.is_ok());
+    }
 
     #[test]
     fn probing_leaves_this_thread_as_it_is() {

@@ -34,6 +34,7 @@ use weft_ring::priority::{self, Class, Treatment};
 use weft_ring::{AnswerTo, MemoryFile, Waking};
 
 use self::ability::Ability;
+pub(crate) use self::ability::serve_soon;
 use self::budget::{Budget, TurnBudget};
 use self::tenant::NotTheirs;
 use self::watchdog::{BOOST_LIMIT, BOOST_PRIORITY, Boosted, Watchdog};
