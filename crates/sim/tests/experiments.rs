@@ -111,9 +111,9 @@ fn victims_keep_their_share_and_would_lose_it_without_the_defence() {
     // turns costs two switches and the wait for it (ADR 18 says why that is not less).
     let gives_up = |attack| ["storm", "pauses"].contains(&attack);
     for attack in attacks {
-        let unpaid = figures[&format!("loss_unpaid_{attack}")];
+        let lost = figures[&format!("loss_between_stalls_{attack}")];
         let most = if gives_up(attack) { 0.045 } else { 0.01 };
-        assert!(unpaid < most, "{attack}: {figures:?}");
+        assert!(lost < most, "{attack}: {figures:?}");
     }
     for attack in attacks {
         // A quantum and the victim's own kernel beyond the longest that cannot be cut.

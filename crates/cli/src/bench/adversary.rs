@@ -267,7 +267,7 @@ impl Summary {
         document.figure("victim_loss_median", median(&self.losses));
         if !self.time_losses.is_empty() {
             document.figure("victim_time_loss_max", most(&self.time_losses));
-            // What the simulator takes for a switch of the real device.
+            // Wall time that nobody had, by turn: the simulator's `real_switch` is of another run.
             document.baseline("switch_us", median(&self.switches_us));
         }
         document.figure("utilization_min", least(&self.utilizations));

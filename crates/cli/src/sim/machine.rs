@@ -2,56 +2,136 @@
 //! a node loses of its device at a switch and at a piece of a long kernel, in runs that nobody
 //! judges.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Result, anyhow};
 use weft_sim::predict::{Configuration, Figures, Load, Model, Seen, Tenant, simulate};
 use weft_sim::seeds::median;
 use weft_sim::{Calibration, Cost};
 
-/// Samples of each.
-const SAMPLES: usize = 400;
 /// Between two wake-ups, and how long is slept.
 const PAUSE: Duration = Duration::from_millis(2);
+/// The beginning and the end of a run are not looked at: its node and programs start, and end.
+const EDGES: (Duration, Duration) = (Duration::from_millis(2_500), Duration::from_millis(1_500));
+
+/// A delay, and when it was seen.
+type Sample = (Instant, Duration);
+
+/// What waking and sleeping took beside a node's processes, in ns.
+#[derive(Debug)]
+struct Delays {
+    /// From waking a sleeping thread to its running.
+    wake: Vec<u64>,
+    /// By how much a thread without timer slack sleeps longer than it should: a daemon's, a
+    /// worker's.
+    timer: Vec<u64>,
+    /// The same of a thread with the usual slack: a program's. In order.
+    sleep: Vec<u64>,
+}
 
 /// The costs with this machine's wake-ups and timers in the place of those that were measured on
-/// another one.
-pub(super) fn measured(mut costs: Calibration) -> Result<Calibration> {
-    let (wake_ns, late_ns) = (wake_ns()?, late_ns());
-    let cost = |ns, what: &str| {
-        let from = format!("{what}, median of {SAMPLES} on this machine before the runs");
+/// another one, beside what `load` runs; and by how much programs slept longer than they should.
+pub(super) fn measured<T>(
+    costs: Calibration,
+    load: impl FnOnce() -> Result<T>,
+) -> Result<(Calibration, Vec<u64>)> {
+    measured_between(EDGES, costs, load)
+}
+
+fn measured_between<T>(
+    edges: (Duration, Duration),
+    mut costs: Calibration,
+    load: impl FnOnce() -> Result<T>,
+) -> Result<(Calibration, Vec<u64>)> {
+    let delays = delays_beside(edges, load)?;
+    let cost = |ns: &[u64], what: &str| {
+        let ns = middle(ns);
+        let from = format!("{what}, median beside a node at work on this machine before the runs");
         Cost { ns, from }
     };
-    let wake = || cost(wake_ns, "a thread that sleeps is woken by another one");
+    let wake = || cost(&delays.wake, "a thread that sleeps is woken by another one");
     (costs.wake, costs.worker_wake, costs.daemon_wake) = (wake(), wake(), wake());
-    costs.timer_late = cost(late_ns, "a sleep of 2 ms ends late");
-    Ok(costs)
+    costs.timer_late = cost(&delays.timer, "a sleep of 2 ms without slack ends late");
+    Ok((costs, delays.sleep))
 }
 
-/// From waking a sleeping thread to its running.
-fn wake_ns() -> Result<u64> {
-    let (wake, woken): (Sender<Instant>, Receiver<Instant>) = channel();
-    let sleeper = thread::Builder::new().name("sleeper".to_owned());
-    let sleeper = sleeper.spawn(move || woken.iter().map(|at| at.elapsed()).collect::<Vec<_>>())?;
-    for _ in 0..SAMPLES {
+fn delays_beside<T>(
+    (starts, ends): (Duration, Duration),
+    load: impl FnOnce() -> Result<T>,
+) -> Result<Delays> {
+    let (began, is_over) = (Instant::now(), AtomicBool::new(false));
+    let is_over = &is_over;
+    let sampled = thread::scope(|scope| {
+        let wake = scope.spawn(move || wakes(is_over));
+        let timer = scope.spawn(move || {
+            // Without it this is what the usual slack makes of it: more than is asked for.
+            let _more = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+            sleeps(is_over)
+        });
+        let sleep = scope.spawn(move || sleeps(is_over));
+        let run = load();
+        is_over.store(true, Ordering::Release);
+        run.map(|_| [wake.join(), timer.join(), sleep.join()])
+    })?;
+    let ended = Instant::now();
+    let kept = |samples: Vec<Sample>| {
+        let looked_at = |at: Instant| at >= began + starts && at + ends <= ended;
+        let samples = samples.into_iter().filter(|(at, _)| looked_at(*at));
+        #[expect(clippy::cast_possible_truncation, reason = "short times")]
+        let mut ns: Vec<u64> = samples.map(|(_, delay)| delay.as_nanos() as u64).collect();
+        ns.sort_unstable();
+        ns
+    };
+    let sampled = sampled.map(|samples| samples.map(kept).map_err(|_| anyhow!("a sampler failed")));
+    let [wake, timer, sleep] = sampled;
+    Ok(Delays { wake: wake?, timer: timer?, sleep: sleep? })
+}
+
+/// From waking a sleeping thread to its running, again and again.
+fn wakes(is_over: &AtomicBool) -> Vec<Sample> {
+    let (wake, woken) = channel::<Instant>();
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(move || woken.iter().map(|at| (at, at.elapsed())).collect());
+        wake_until(is_over, &wake);
+        drop(wake);
+        sleeper.join().unwrap_or_default()
+    })
+}
+
+fn wake_until(is_over: &AtomicBool, wake: &Sender<Instant>) {
+    while !is_over.load(Ordering::Acquire) {
         thread::sleep(PAUSE);
-        wake.send(Instant::now()).context("the sleeper has ended")?;
+        if wake.send(Instant::now()).is_err() {
+            return;
+        }
     }
-    drop(wake);
-    let delays = sleeper.join().map_err(|_| anyhow::anyhow!("the sleeper failed"))?;
-    Ok(middle(&delays))
 }
 
-/// By how much a sleep takes longer than it should.
-fn late_ns() -> u64 {
-    let late = |_| {
+/// By how much sleeps take longer than they should.
+fn sleeps(is_over: &AtomicBool) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    while !is_over.load(Ordering::Acquire) {
         let began = Instant::now();
         thread::sleep(PAUSE);
-        began.elapsed().saturating_sub(PAUSE)
+        samples.push((began, began.elapsed().saturating_sub(PAUSE)));
+    }
+    samples
+}
+
+/// What the machine is as busy with as with a judged configuration, and is not judged: two devices
+/// with two tenants that work without end each, and a service.
+pub(super) fn busy() -> Configuration {
+    let on = |device| {
+        let tenant = |user_facing, load| Tenant { device, weight: 1, user_facing, load };
+        let load = Load::Requests { us: 285, launches: 2, period_us: 12_000, seed: 1 };
+        let endless = |us| tenant(false, Load::Kernels { us });
+        [endless(172), endless(391), tenant(true, load)]
     };
-    middle(&(0..SAMPLES).map(late).collect::<Vec<_>>())
+    let tenants = [on(0), on(1)].concat();
+    Configuration { devices: 2, quantum_us: 3_000, tenants }
 }
 
 /// A run of a node by which a cost is fitted: what the device idles more than the simulated one is
@@ -112,11 +192,8 @@ fn fits() -> [Fit; 2] {
     ]
 }
 
-fn middle(delays: &[Duration]) -> u64 {
-    let ns: Vec<f64> = delays.iter().map(|delay| delay.as_secs_f64() * 1e9).collect();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a short time")]
-    let middle = median(&ns) as u64;
-    middle
+fn middle(delays_ns: &[u64]) -> u64 {
+    delays_ns.get(delays_ns.len() / 2).copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -125,10 +202,17 @@ mod tests {
 
     #[test]
     fn what_is_measured_replaces_what_was_measured_elsewhere() {
-        let costs = measured(Calibration::default()).unwrap();
+        let whole = (Duration::ZERO, Duration::ZERO);
+        let load = || {
+            (0..20).for_each(|_| thread::sleep(PAUSE));
+            Ok(())
+        };
+        let (costs, lateness_ns) = measured_between(whole, Calibration::default(), load).unwrap();
         assert!(costs.wake.ns > 0 && costs.timer_late.ns > 0);
         assert!(costs.wake.from.contains("this machine"));
         assert_eq!(costs.submit.ns, Calibration::default().submit.ns);
+        assert!(lateness_ns.len() > 1 && lateness_ns.is_sorted(), "{lateness_ns:?}");
+        assert!(measured(Calibration::default(), || Err::<(), _>(anyhow!("no node"))).is_err());
     }
 
     /// A machine that loses more than the simulator makes switches and pieces dearer, and
@@ -137,7 +221,8 @@ mod tests {
     fn what_a_device_idles_is_laid_on_what_happens() {
         let costs = Calibration::default();
         let policy = "fair";
-        let model = Model { costs: costs.clone(), policy, warm_up_s: 1, window_s: 1, phase: 0 };
+        let mut model = Model::new(costs.clone(), policy);
+        model.window_s = 1;
         let lossy = |configuration: &Configuration| {
             let mut seen = simulate(configuration, &model)?;
             seen.work_s[0] -= 0.01;

@@ -32,6 +32,8 @@ const WINDOWS_S: (u64, u64) = (10, 4);
 const CALIBRATION_S: u64 = 4;
 /// Configurations during which no more of the processors' time was stolen are told by themselves.
 const STOLEN_MAX: f64 = 0.002;
+/// Real runs of each configuration, which are judged together; how much their P99s differ is told.
+const RUNS: u64 = 2;
 /// Times that each configuration is simulated, with requests at other phases of the turns: the
 /// median is what is predicted, their difference what a run differs by from itself.
 const PHASES: u64 = 5;
@@ -48,6 +50,8 @@ struct Judged {
     errors: [Errors; 3],
     /// By how much a P99 of one phase differs from the median of all at most, over that.
     spread: f64,
+    /// By how much a P99 of one real run differs from the other's at most, over that.
+    repeat: f64,
     /// The part of the processors' time that a hypervisor gave to others while it ran.
     stolen: f64,
 }
@@ -59,19 +63,20 @@ pub(super) fn sim(options: &SimOptions, costs: Calibration) -> Result<ExitCode> 
         true => (COUNTS.1, WINDOWS_S.1),
         false => (COUNTS.0, WINDOWS_S.0),
     };
-    let costs = calibrate(&context, costs)?;
+    let model = calibrate(&context, costs)?;
     let mut judged = Vec::new();
     for number in 0..count {
-        let one = judge(&context, options.seed, number, window_s, &costs)?;
+        let one = judge(&context, options.seed, number, window_s, &model)?;
         note(&format!("sim: {PREDICT}: configuration {number}: {}", one.words()));
         judged.push(one);
     }
     let window = format!(
-        "{window_s} s after {WARM_UP_S} s, in each of {count} configurations; simulated {PHASES} \
-         times, medians"
+        "{RUNS} runs of {window_s} s after {WARM_UP_S} s in each of {count} configurations; as \
+         long simulated {PHASES} times, medians"
     );
     let mut document = Document::new(PREDICT, "paced", &window);
     document.seed(options.seed);
+    let costs = &model.costs;
     for (name, cost) in [
         ("wake", &costs.wake),
         ("timer_late", &costs.timer_late),
@@ -81,6 +86,11 @@ pub(super) fn sim(options: &SimOptions, costs: Calibration) -> Result<ExitCode> 
         #[expect(clippy::cast_precision_loss, reason = "a short time")]
         document.baseline(format!("{name}_us"), cost.ns as f64 / 1e3);
     }
+    for (name, part) in [("program_late_us_p50", 50), ("program_late_us_p99", 99)] {
+        let late_ns = model.lateness_ns.get(model.lateness_ns.len() * part / 100);
+        #[expect(clippy::cast_precision_loss, reason = "a short time")]
+        document.baseline(name, late_ns.map_or(0.0, |ns| *ns as f64 / 1e3));
+    }
     report(&mut document, &judged);
     document.set_stolen(Processors::now().stolen_since(before));
     document.print(options.json)?;
@@ -88,13 +98,22 @@ pub(super) fn sim(options: &SimOptions, costs: Calibration) -> Result<ExitCode> 
 }
 
 /// What this machine's node costs, by runs that are not among the judged ones.
-fn calibrate(context: &Context, costs: Calibration) -> Result<Calibration> {
-    let costs = machine::measured(costs)?;
-    let window_s = CALIBRATION_S;
-    let model =
-        Model { costs: costs.clone(), policy: "fair", warm_up_s: WARM_UP_S, window_s, phase: 0 };
+fn calibrate(context: &Context, costs: Calibration) -> Result<Model> {
     note(&format!("sim: {PREDICT}: calibrating"));
-    machine::fitted(costs, |configuration| real(context, configuration, window_s), &model)
+    let (costs, late_ns) =
+        machine::measured(costs, || real(context, &machine::busy(), CALIBRATION_S))?;
+    let model = Model {
+        warm_up_s: WARM_UP_S,
+        window_s: CALIBRATION_S,
+        lateness_ns: late_ns.into(),
+        ..Model::new(costs.clone(), "fair")
+    };
+    let costs = machine::fitted(
+        costs,
+        |configuration| real(context, configuration, CALIBRATION_S),
+        &model,
+    )?;
+    Ok(Model { costs, ..model })
 }
 
 fn judge(
@@ -102,31 +121,36 @@ fn judge(
     seed: u64,
     number: u64,
     window_s: u64,
-    costs: &Calibration,
+    model: &Model,
 ) -> Result<Judged> {
     let configuration = draw(seed, number);
     let before = Processors::now();
-    let seen = real(context, &configuration, window_s)?;
+    let runs = (0..RUNS).map(|_| real(context, &configuration, window_s));
+    let runs = runs.collect::<Result<Vec<Seen>>>()?;
     let stolen = Processors::now().stolen_since(before);
     #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
-    let seconds = window_s as f64;
-    let real = Figures::of(&configuration, &seen, seconds);
-    let phases = |policy, costs: &Calibration| -> Result<Vec<Figures>> {
+    let (one_s, all_s) = (window_s as f64, (RUNS * window_s) as f64);
+    let each: Vec<Figures> =
+        runs.iter().map(|run| Figures::of(&configuration, run, one_s)).collect();
+    let repeats = each.iter().map(|run| run.errors(&configuration, &each[0]).p99_max());
+    let repeat = repeats.fold(0.0, f64::max);
+    let real = Figures::of(&configuration, &Seen::together(&runs), all_s);
+    let phases = |model: &Model| -> Result<Vec<Figures>> {
         let one = |phase| {
-            let costs = costs.clone();
-            let model = Model { costs, policy, warm_up_s: WARM_UP_S, window_s, phase };
-            Ok(Figures::of(&configuration, &simulate(&configuration, &model)?, seconds))
+            let model = Model { window_s: RUNS * window_s, ..model.at(phase) };
+            Ok(Figures::of(&configuration, &simulate(&configuration, &model)?, all_s))
         };
         (0..PHASES).map(one).collect()
     };
-    let ours = phases("fair", costs)?;
+    let ours = phases(model)?;
     let simulated = Figures::median(&ours);
     let spread = ours.iter().map(|one| one.errors(&configuration, &simulated).p99_max());
     let spread = spread.fold(0.0, f64::max);
-    let controls = [phases(OTHER_POLICY, costs)?, phases("fair", &Calibration::free())?];
-    let [other, free] = controls.map(|all| Figures::median(&all));
+    let other = Model { policy: OTHER_POLICY, ..model.clone() };
+    let free = Model { warm_up_s: WARM_UP_S, ..Model::new(Calibration::free(), "fair") };
+    let [other, free] = [phases(&other)?, phases(&free)?].map(|all| Figures::median(&all));
     let errors = [&simulated, &other, &free].map(|one| one.errors(&configuration, &real));
-    Ok(Judged { number, configuration, real, simulated, errors, spread, stolen })
+    Ok(Judged { number, configuration, real, simulated, errors, spread, repeat, stolen })
 }
 
 /// Runs a configuration on a node of its own.
@@ -230,13 +254,14 @@ impl Judged {
         let [ours, other, free] = &self.errors;
         format!(
             "{:.1} % stolen; errors: share {:.4}, MMR {:.4}, P99 {:.1} % (batch) and {:.1} % (user-facing), phases \
-             {:.1} %; {OTHER_POLICY} {:.4}, {:.0} %; free {:.4}, {:.1} %",
+             {:.1} %, repeated {:.1} %; {OTHER_POLICY} {:.4}, {:.0} %; free {:.4}, {:.1} %",
             100.0 * self.stolen,
             ours.share,
             ours.mmr,
             100.0 * ours.p99[0],
             100.0 * ours.p99[1],
             100.0 * self.spread,
+            100.0 * self.repeat,
             other.mmr,
             100.0 * other.p99_max(),
             free.mmr,
@@ -269,6 +294,7 @@ impl Judged {
             "mmr_error": self.errors[0].mmr,
             "p99_error": self.errors[0].p99_max(),
             "p99_phases": self.spread,
+            "p99_repeat": self.repeat,
             "stolen": self.stolen,
             "tenants": self.configuration.tenants.iter().enumerate().map(tenant).collect::<Vec<_>>(),
         })
@@ -304,6 +330,9 @@ fn report(document: &mut Document, judged: &[Judged]) {
     add_calm(document, judged);
     let spread = judged.iter().map(|one| one.spread).fold(0.0, f64::max);
     document.baseline("p99_phases_max", spread);
+    let repeats: Vec<f64> = judged.iter().map(|one| one.repeat).collect();
+    document.baseline("p99_repeat_median", median(&repeats));
+    document.baseline("p99_repeat_max", repeats.into_iter().fold(0.0, f64::max));
     for (place, name) in [(1, OTHER_POLICY), (2, "free")] {
         let control = largest(place);
         document.control(format!("p99_error_max_{name}"), control.p99_max());

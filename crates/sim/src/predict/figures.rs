@@ -13,6 +13,23 @@ pub struct Seen {
     pub answers_us: Vec<Vec<f64>>,
 }
 
+impl Seen {
+    /// Runs of the same configuration as one, as long as all of them.
+    pub fn together(runs: &[Self]) -> Self {
+        let mut all = Self::default();
+        for run in runs {
+            let tenants = all.work_s.len().max(run.work_s.len());
+            all.work_s.resize(tenants, 0.0);
+            all.answers_us.resize(tenants, Vec::new());
+            all.work_s.iter_mut().zip(&run.work_s).for_each(|(sum, work)| *sum += work);
+            for (answers, more) in all.answers_us.iter_mut().zip(&run.answers_us) {
+                answers.extend_from_slice(more);
+            }
+        }
+        all
+    }
+}
+
 /// Shares, fairness and answers of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
@@ -143,6 +160,9 @@ mod tests {
             answers_us: vec![vec![], vec![], answers, vec![], vec![]],
         };
         let figures = Figures::of(&configuration, &seen, 8.0);
+        let twice = Seen::together(&[seen.clone(), seen]);
+        assert_eq!(twice.answers_us[2].len(), 200);
+        assert_eq!(Figures::of(&configuration, &twice, 16.0), figures);
         assert_eq!(figures.mmr, [1.0, 0.75]);
         assert_eq!(figures.p99_us, [None, None, Some(100.0), None, None]);
         let mut other = figures.clone();

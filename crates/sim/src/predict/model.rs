@@ -27,6 +27,23 @@ pub struct Model {
     pub window_s: u64,
     /// Shifts requests against turns.
     pub phase: u64,
+    /// By how much programs sleep longer than they should, in ns: each time one of these. Without
+    /// any it is the daemon's timers' delay each time.
+    pub lateness_ns: Rc<[u64]>,
+}
+
+impl Model {
+    /// A second of a policy with these costs after one of warm-up, whose programs sleep as long as
+    /// timers take.
+    pub fn new(costs: Calibration, policy: &'static str) -> Self {
+        Self { costs, policy, warm_up_s: 1, window_s: 1, phase: 0, lateness_ns: Rc::from([]) }
+    }
+
+    /// Another phase.
+    #[must_use]
+    pub fn at(&self, phase: u64) -> Self {
+        Self { phase, ..self.clone() }
+    }
 }
 
 /// Answers of a service, as they come.
@@ -42,8 +59,12 @@ struct Service {
     begin_ns: u64,
     end_ns: u64,
     comes_ns: u64,
-    /// A sleep ends so much later than a wake-up by somebody else would.
+    /// A sleep ends later than it should by one of these, or by that.
+    lateness_ns: Rc<[u64]>,
     late_ns: u64,
+    /// A wake-up by somebody else takes so much of it.
+    wake_ns: u64,
+    drawn: Random,
     /// Launches left of the request, and whether it is waited for.
     left: u64,
     waits: bool,
@@ -58,6 +79,14 @@ impl Service {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// How much later than a wake-up by somebody else would a sleep ends.
+    fn late_ns(&mut self) -> u64 {
+        let count = self.lateness_ns.len() as u64;
+        let place = if count > 0 { self.drawn.below(count) } else { 0 };
+        let drawn = usize::try_from(place).ok().and_then(|place| self.lateness_ns.get(place));
+        drawn.copied().unwrap_or(self.late_ns).saturating_sub(self.wake_ns)
     }
 
     fn next_request(&mut self) {
@@ -84,7 +113,7 @@ impl Behaviour for Service {
             return Step::End;
         }
         if view.now_ns < self.comes_ns {
-            return Step::Sleep(self.comes_ns - view.now_ns + self.late_ns);
+            return Step::Sleep(self.comes_ns - view.now_ns + self.late_ns());
         }
         if self.left > 0 {
             self.left -= 1;
@@ -165,7 +194,10 @@ fn add(world: &mut World, tenant: &Tenant, model: &Model) -> Answers {
                 begin_ns,
                 end_ns: begin_ns + (model.warm_up_s + model.window_s) * SECOND,
                 comes_ns: 0,
-                late_ns: model.costs.timer_late.ns.saturating_sub(model.costs.wake.ns),
+                lateness_ns: Rc::clone(&model.lateness_ns),
+                late_ns: model.costs.timer_late.ns,
+                wake_ns: model.costs.wake.ns,
+                drawn: Random::part(model.phase, 23),
                 left: 0,
                 waits: false,
                 answers: Rc::clone(&answers),
@@ -195,10 +227,28 @@ mod tests {
             tenants.extend([batch; 2]);
         }
         let configuration = Configuration { devices: 1, quantum_us: 6_000, tenants };
-        let costs = Calibration::default();
-        let model = Model { costs, policy: "fair", warm_up_s: 1, window_s: 20, phase: 3 };
+        let model = Model { window_s: 20, ..Model::new(Calibration::default(), "fair").at(3) };
         let seen = simulate(&configuration, &model).unwrap();
         super::super::figures::Figures::of(&configuration, &seen, 20.0).p99_us[0].unwrap()
+    }
+
+    /// Requests alone, whose program sleeps as much longer as one of these, in µs.
+    #[test]
+    fn a_program_that_is_late_answers_late() {
+        let load = Load::Requests { us: 172, launches: 1, period_us: 10_000, seed: 7 };
+        let tenants = vec![Tenant { device: 0, weight: 1, user_facing: true, load }];
+        let configuration = Configuration { devices: 1, quantum_us: 6_000, tenants };
+        let answers_us = |lateness_ns: &[u64]| {
+            let lateness_ns = Rc::from(lateness_ns);
+            let model = Model { lateness_ns, ..Model::new(Calibration::default(), "fair") };
+            let mut answers = simulate(&configuration, &model).unwrap().answers_us.remove(0);
+            answers.sort_unstable_by(f64::total_cmp);
+            (answers[0], answers[answers.len() - 1])
+        };
+        let (soonest, latest) = answers_us(&[100 * US]);
+        assert!(latest - soonest < 10.0, "{soonest} to {latest}");
+        let (_, sometimes) = answers_us(&[100 * US, 100 * US, 900 * US]);
+        assert!((790.0..810.0).contains(&(sometimes - latest)), "{latest} and {sometimes}");
     }
 
     #[test]
