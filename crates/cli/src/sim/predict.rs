@@ -82,6 +82,7 @@ pub(super) fn sim(options: &SimOptions, costs: Calibration) -> Result<ExitCode> 
         document.baseline(format!("{name}_us"), cost.ns as f64 / 1e3);
     }
     report(&mut document, &judged);
+    context.tell(&mut document);
     document.set_stolen(Processors::now().stolen_since(before));
     document.print(options.json)?;
     Ok(ExitCode::SUCCESS)
