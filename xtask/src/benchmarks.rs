@@ -574,6 +574,7 @@ fn write_page(results: &Path) -> Result<()> {
     for bench in &BENCHES {
         let Ok(text) = fs::read_to_string(document_path(results, bench.name)) else { continue };
         let document: Value = serde_json::from_str(&text)?;
+        ensure_full(bench.name, &document)?;
         add_rows(&mut middle, bench, &document);
         let _ = writeln!(
             windows,
@@ -589,6 +590,14 @@ fn write_page(results: &Path) -> Result<()> {
     let [begin, end] = MARKS;
     let figures = format!("{begin}{middle}\nWindows:\n\n{windows}\n{details}{end}");
     fs::write(&page, format!("{head}{figures}{tail}"))?;
+    Ok(())
+}
+
+/// Refuses a document of a quick run, whose figures mean little and count however busy the machine
+/// was. Documents from before that was said are taken for full ones.
+fn ensure_full(name: &str, document: &Value) -> Result<()> {
+    let is_quick = document.get("quick").and_then(Value::as_bool).unwrap_or(false);
+    ensure!(!is_quick, "{RESULTS}/{name}.json is of a quick run: measure it without --quick");
     Ok(())
 }
 
@@ -670,6 +679,15 @@ fn shown(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_document_of_a_quick_run_is_refused() {
+        let document = |quick: Value| serde_json::json!({"mode": "paced", "quick": quick});
+        let error = ensure_full("call", &document(true.into())).unwrap_err().to_string();
+        assert!(error.contains("real/call.json is of a quick run"), "{error}");
+        ensure_full("call", &document(false.into())).unwrap();
+        ensure_full("call", &serde_json::json!({"mode": "paced"})).unwrap();
+    }
 
     #[test]
     fn figures_are_short_and_goals_judged() {

@@ -71,7 +71,8 @@ costs! {
     round_trip,
     /// The same in the program's own process: what the native driver's calls cost at least.
     native_call,
-    /// A call over a transport that makes four system calls a request.
+    /// A call over a transport that makes four system calls a request: assumed to take no longer
+    /// than an echo of them.
     trapping_call,
     /// Processor time of sending one request over TCP.
     tcp_send,

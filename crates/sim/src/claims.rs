@@ -1,8 +1,9 @@
 //! What the FairGV paper claims, claim by claim, held against figures.
 //!
 //! A verdict is computed: a claim is reproduced if it holds at every seed. What stands under `why`
-//! is what differs between the paper's set-up and ours; it is shown where the verdict is negative
-//! and says nothing of how a run went.
+//! is what differs between the paper's set-up and the simulation's, under `why_paced` between the
+//! paper's and the paced device's; each is shown where its verdict is negative and says nothing of
+//! how a run went.
 
 use serde::Serialize;
 
@@ -21,7 +22,10 @@ pub(crate) struct Claim {
     figures: Vec<String>,
     /// Benchmark and its figures that measure the same on a real daemon.
     real: Option<(&'static str, Vec<String>)>,
+    /// Its figures follow from what a request over the trapping transport is assumed to cost.
+    assumes_trap: bool,
     why: &'static str,
+    why_paced: String,
 }
 
 /// When a claim holds.
@@ -60,9 +64,47 @@ pub struct Row {
     pub verdict: &'static str,
     /// What the real daemon on the paced device says, and its verdict.
     pub paced: String,
+    /// That verdict: as `verdict`, or `not run` without a document. Empty where no benchmark
+    /// measures the claim.
+    pub verdict_paced: &'static str,
     /// What differs from the paper's set-up, if the verdict is negative.
     pub why: String,
+    /// The same of the paced device, if it does not reproduce the claim.
+    pub why_paced: String,
 }
+
+impl Row {
+    /// Why a verdict is negative, of the simulation and of the paced device.
+    pub(crate) fn reasons(&self) -> String {
+        match (self.why.as_str(), self.why_paced.as_str()) {
+            (why, "") => why.to_owned(),
+            ("", paced) => format!("paced: {paced}"),
+            (why, paced) => format!("{why}; paced: {paced}"),
+        }
+    }
+}
+
+/// How many claims have which verdict, simulated and on the paced device.
+pub(crate) fn counts(rows: &[Row]) -> String {
+    let simulated = |verdict: &str| rows.iter().filter(|row| row.verdict == verdict).count();
+    let paced = |verdict: &str| rows.iter().filter(|row| row.verdict_paced == verdict).count();
+    format!(
+        "Simulated: {} reproduced, {} not reproduced, {} not measured. On the paced device: {} \
+         reproduced, {} not reproduced.",
+        simulated(REPRODUCED),
+        simulated(NOT_REPRODUCED),
+        simulated(NOT_MEASURED),
+        paced(REPRODUCED),
+        paced(NOT_REPRODUCED)
+    )
+}
+
+const REPRODUCED: &str = "reproduced";
+const NOT_REPRODUCED: &str = "not reproduced";
+const NOT_MEASURED: &str = "not measured";
+const NOT_RUN: &str = "not run";
+/// Stands where a verdict is negative and nobody knows why.
+const NO_REASON: &str = "no known reason";
 
 /// Smallest and largest value of a figure over the seeds.
 type Interval = (f64, f64);
@@ -111,7 +153,17 @@ impl Claim {
         rule: Rule,
     ) -> Self {
         let (what, paper) = (what.into(), paper.into());
-        Self { experiment, what, paper, rule, figures: Vec::new(), real: None, why: "" }
+        Self {
+            experiment,
+            what,
+            paper,
+            rule,
+            figures: Vec::new(),
+            real: None,
+            assumes_trap: false,
+            why: "",
+            why_paced: String::new(),
+        }
     }
 
     pub(crate) fn of<N: Into<String>>(mut self, figures: impl IntoIterator<Item = N>) -> Self {
@@ -133,48 +185,97 @@ impl Claim {
         self
     }
 
+    /// What differs from the paper's set-up on the paced device.
+    pub(crate) fn why_paced(mut self, why: impl Into<String>) -> Self {
+        self.why_paced = why.into();
+        self
+    }
+
+    /// Its row says what a request over the trapping transport is assumed to cost.
+    pub(crate) fn assumes_trap(mut self) -> Self {
+        self.assumes_trap = true;
+        self
+    }
+
     /// What the paper says and how that is tested, if the claim is about this figure alone.
     pub(crate) fn says_of(&self, experiment: &str, figure: &str) -> Option<(&str, Rule)> {
         let is_about = self.experiment == experiment && self.figures == [figure];
         is_about.then_some((self.paper.as_str(), self.rule))
     }
 
-    fn row(&self, outcome: &Outcome, runs: &[RealRun]) -> Row {
+    /// `trap` is [`trap_cost`].
+    fn row(&self, outcome: &Outcome, runs: &[RealRun], trap: &str) -> Row {
         let found: Option<Vec<Interval>> =
             self.figures.iter().map(|name| interval(outcome, name)).collect();
         let found = found.filter(|found| !found.is_empty());
         let verdict = match &found {
-            None => "not measured",
-            Some(figures) if self.rule.holds(figures) => "reproduced",
-            Some(_) => "not reproduced",
+            None => NOT_MEASURED,
+            Some(figures) => self.verdict(figures),
         };
         let why = match (verdict, self.why) {
-            ("reproduced", _) => "",
-            (_, "") => "no known reason",
+            (REPRODUCED, _) => "",
+            (_, "") => NO_REASON,
             (_, why) => why,
         };
+        let (paced, verdict_paced) = self.paced(runs);
+        // Where there is no figure the row says so itself.
+        let why_paced = match (verdict_paced, self.why_paced.as_str()) {
+            (NOT_REPRODUCED, "") => NO_REASON,
+            (NOT_REPRODUCED, why) => why,
+            _ => "",
+        };
+        let what =
+            if self.assumes_trap { format!("{} ({trap})", self.what) } else { self.what.clone() };
         Row {
             experiment: self.experiment.to_owned(),
-            what: self.what.clone(),
+            what,
             paper: format!("{} ({})", self.paper, self.rule.shown()),
             simulated: found.map_or_else(|| "–".to_owned(), |figures| shown(&figures)),
             verdict,
-            paced: self.paced(runs),
+            paced,
+            verdict_paced,
             why: why.to_owned(),
+            why_paced: why_paced.to_owned(),
         }
     }
 
-    fn paced(&self, runs: &[RealRun]) -> String {
-        let Some((benchmark, names)) = &self.real else { return "–".to_owned() };
+    fn verdict(&self, figures: &[Interval]) -> &'static str {
+        if self.rule.holds(figures) { REPRODUCED } else { NOT_REPRODUCED }
+    }
+
+    /// What the paced device says, and its verdict alone.
+    fn paced(&self, runs: &[RealRun]) -> (String, &'static str) {
+        let Some((benchmark, names)) = &self.real else { return ("–".to_owned(), "") };
         let Some(run) = runs.iter().find(|run| run.name == *benchmark) else {
-            return "not run".to_owned();
+            return (NOT_RUN.to_owned(), NOT_RUN);
         };
         let value = |name: &String| run.figures.get(name).or_else(|| run.controls.get(name));
         let found: Option<Vec<Interval>> =
             names.iter().map(|name| value(name).map(|value| (*value, *value))).collect();
-        let Some(figures) = found else { return "not measured".to_owned() };
-        let verdict = if self.rule.holds(&figures) { "reproduced" } else { "not reproduced" };
-        format!("{}: {verdict}", shown(&figures))
+        let Some(figures) = found else { return (NOT_MEASURED.to_owned(), NOT_MEASURED) };
+        let verdict = self.verdict(&figures);
+        (format!("{}: {verdict}", shown(&figures)), verdict)
+    }
+}
+
+/// What a request over the trapping transport is assumed to cost, and what one costs that was
+/// measured, in words. `calibration` has names, ns and sources.
+pub(crate) fn trap_cost(calibration: &[(String, u64, String)], runs: &[RealRun]) -> String {
+    let Some((_, assumed_ns, _)) = calibration.iter().find(|cost| cost.0 == "trapping_call") else {
+        return "assumed: four bare system calls a request".to_owned();
+    };
+    let assumed_us = *assumed_ns as f64 / 1e3;
+    let assumed = format!("assumed: {assumed_us:.1} µs a request, four bare system calls");
+    let measured = runs
+        .iter()
+        .filter(|run| run.name == "call")
+        .find_map(|run| Some((*run.baselines.get("trap_sync_us_p50")?, run.commit.as_str())));
+    match measured {
+        Some((us, commit)) => {
+            let times = us / assumed_us;
+            format!("{assumed}; measured: {us:.1} µs, {times:.1} times that, call at {commit}")
+        }
+        None => assumed,
     }
 }
 
@@ -199,14 +300,19 @@ fn shown(figures: &[Interval]) -> String {
     text.join(", ")
 }
 
-/// The rows of all claims whose experiment ran.
-pub(crate) fn rows(claims: &[Claim], outcomes: &[Outcome], runs: &[RealRun]) -> Vec<Row> {
+/// The rows of all claims whose experiment ran; `trap` is [`trap_cost`].
+pub(crate) fn rows(
+    claims: &[Claim],
+    outcomes: &[Outcome],
+    runs: &[RealRun],
+    trap: &str,
+) -> Vec<Row> {
     let of = |claim: &Claim| {
         if matches!(claim.rule, Rule::Unmeasured) {
-            return Some(claim.row(&Outcome::default(), runs));
+            return Some(claim.row(&Outcome::default(), runs, trap));
         }
         let outcome = outcomes.iter().find(|outcome| outcome.name == claim.experiment)?;
-        Some(claim.row(outcome, runs))
+        Some(claim.row(outcome, runs, trap))
     };
     claims.iter().filter_map(of).collect()
 }
@@ -224,7 +330,7 @@ mod tests {
 
     fn verdict(rule: Rule, low: f64, high: f64) -> &'static str {
         let claim = Claim::new("figure8", "x", "y", rule).of(["mmr"]);
-        rows(&[claim], &[outcome(low, high)], &[])[0].verdict
+        rows(&[claim], &[outcome(low, high)], &[], "")[0].verdict
     }
 
     #[test]
@@ -239,9 +345,60 @@ mod tests {
     #[test]
     fn why_is_said_only_where_it_is_asked() {
         let claim = |rule| Claim::new("figure8", "x", "y", rule).of(["mmr"]).why("z");
-        let rows =
-            rows(&[claim(Rule::AtMost(1.0)), claim(Rule::Above(1.0))], &[outcome(0.5, 0.5)], &[]);
+        let claims = [claim(Rule::AtMost(1.0)), claim(Rule::Above(1.0))];
+        let rows = rows(&claims, &[outcome(0.5, 0.5)], &[], "");
         assert_eq!((rows[0].why.as_str(), rows[1].why.as_str()), ("", "z"));
+    }
+
+    /// A document of `benchmark` in which `part` has this one figure.
+    fn run(benchmark: &str, part: &str, figure: &str, value: f64) -> RealRun {
+        let mut document = serde_json::json!({"name": benchmark, "mode": "paced", "window": "w",
+            "commit": "c", "figures": {}});
+        document[part] = serde_json::json!({(figure): value});
+        RealRun::parse(&document.to_string()).unwrap()
+    }
+
+    #[test]
+    fn the_paced_device_has_a_verdict_and_a_reason_of_its_own() {
+        let claim = || {
+            let claim = Claim::new("figure8", "x", "y", Rule::AtLeast(0.9)).of(["mmr"]);
+            claim.real("fairgv", ["paced_mmr"]).why("z")
+        };
+        let simulated = [outcome(0.95, 0.95)];
+        let rows_of = |claim, value| {
+            rows(&[claim], &simulated, &[run("fairgv", "figures", "paced_mmr", value)], "")
+        };
+        let good = rows_of(claim().why_paced("p"), 0.91);
+        assert_eq!((good[0].verdict_paced, good[0].reasons().as_str()), ("reproduced", ""));
+        let bad = rows_of(claim().why_paced("p"), 0.8);
+        assert_eq!((bad[0].verdict, bad[0].verdict_paced), ("reproduced", "not reproduced"));
+        assert_eq!((bad[0].paced.as_str(), bad[0].why.as_str()), ("0.800: not reproduced", ""));
+        assert_eq!(bad[0].reasons(), "paced: p");
+        assert!(counts(&bad).contains("1 reproduced, 0 not reproduced, 0 not measured"));
+        assert!(counts(&bad).ends_with("paced device: 0 reproduced, 1 not reproduced."));
+        assert_eq!(rows_of(claim(), 0.8)[0].why_paced, "no known reason");
+        // Without a figure there is nothing to explain.
+        let unrun = rows(&[claim()], &simulated, &[], "");
+        assert_eq!((unrun[0].verdict_paced, unrun[0].why_paced.as_str()), ("not run", ""));
+        let both = rows(
+            &[claim().why_paced("p")],
+            &[outcome(0.5, 0.5)],
+            &[run("fairgv", "figures", "paced_mmr", 0.8)],
+            "",
+        );
+        assert_eq!(both[0].reasons(), "z; paced: p");
+    }
+
+    #[test]
+    fn a_row_of_the_trapping_transport_says_what_it_assumes_and_what_was_measured() {
+        let costs = [("trapping_call".to_owned(), 9_200, "a test".to_owned())];
+        let measured = run("call", "baselines", "trap_sync_us_p50", 46.0);
+        let text = trap_cost(&costs, &[measured]);
+        assert!(text.contains("9.2 µs") && text.contains("46.0 µs, 5.0 times that"), "{text}");
+        assert!(!trap_cost(&costs, &[]).contains("measured"));
+        let claim = Claim::new("figure8", "x", "y", Rule::AtLeast(0.9)).of(["mmr"]);
+        let rows = rows(&[claim.assumes_trap()], &[outcome(1.0, 1.0)], &[], &text);
+        assert_eq!(rows[0].what, format!("x ({text})"));
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(super) const MODES: [&str; 4] = ["off", "wake", "slice", "boost"];
 pub(crate) fn run(context: &Context) -> Result<Document> {
     let (rounds, seconds) = if context.quick { (1, 2) } else { (3, 5) };
     let window = format!("{rounds} rounds of {seconds} s per mode; all waits of a mode together");
-    let mut document = Document::new("cosched", "real", &window);
+    let mut document = Document::new("cosched", "paced", &window);
     let mut modes: Vec<Mode> = MODES.iter().map(|_| Mode::default()).collect();
     for _ in 0..rounds {
         for (name, mode) in MODES.iter().zip(&mut modes) {

@@ -22,6 +22,8 @@ pub(crate) struct Document {
     /// `real`, `paced` or `simulated`.
     mode: &'static str,
     window: String,
+    /// Shorter and coarser, for checking that it works: its figures mean little.
+    quick: bool,
     seeds: Vec<u64>,
     machine: String,
     /// The part of the processors' time that a hypervisor gave to others meanwhile, 0 to 1.
@@ -43,6 +45,7 @@ impl Document {
             commit: commit(),
             mode,
             window: window.to_owned(),
+            quick: false,
             seeds: Vec::new(),
             machine: machine(),
             stolen: 0.0,
@@ -51,6 +54,11 @@ impl Document {
             controls: BTreeMap::new(),
             rows: Vec::new(),
         }
+    }
+
+    /// Says whether it was a quick run.
+    pub(crate) fn set_quick(&mut self, quick: bool) {
+        self.quick = quick;
     }
 
     /// The part of the processors' time that was not this machine's while it measured.
@@ -89,7 +97,8 @@ impl Document {
             line(&serde_json::to_string_pretty(self)?);
             return Ok(());
         }
-        line(&format!("{} ({}, {})", self.name, self.mode, self.window));
+        let quick = if self.quick { "quick, " } else { "" };
+        line(&format!("{} ({}, {quick}{})", self.name, self.mode, self.window));
         note(&format!("{}, commit {}", self.machine, self.commit));
         if self.stolen >= STOLEN_MIN {
             let percent = self.stolen * 100.0;
@@ -140,6 +149,14 @@ fn commit_of(checkout: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quick_run_is_told() {
+        let mut document = Document::new("call", "real", "w");
+        assert_eq!(serde_json::to_value(&document).unwrap()["quick"], false);
+        document.set_quick(true);
+        assert_eq!(serde_json::to_value(&document).unwrap()["quick"], true);
+    }
 
     #[test]
     fn a_changed_checkout_is_told_from_one_with_new_figures() {

@@ -30,12 +30,15 @@ mod vm;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use weft_api::stolen::Processors;
 
+use self::document::Document;
 use self::pace::{Pace, Steps};
+use self::tenant::Kept;
 use crate::args::BenchOptions;
 use crate::programs;
 use weft_sim::seeds::median;
@@ -135,6 +138,9 @@ pub(crate) struct Context {
     pace: Pace,
     /// What trains with tinygrad, if there is such a Python.
     python: Option<Python>,
+    /// How paced devices kept to their model, the worst of all runs that count; nothing while
+    /// there was none on such a device.
+    kept: Mutex<Option<Kept>>,
 }
 
 /// A Python with tinygrad and NumPy, and its training program.
@@ -156,6 +162,24 @@ impl Context {
             guest: None,
             pace: Pace::Modelled,
             python: None,
+            kept: Mutex::default(),
+        }
+    }
+
+    /// Remembers how a paced device kept to its model in a run that counts.
+    fn keep(&self, kept: Kept) {
+        let mut worst = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        *worst = Some(worst.map_or(kept, |worst| worst.worse(kept)));
+    }
+
+    /// What a document of all that was done so far is read with: whether that was quick, and how
+    /// paced devices kept to their model.
+    pub(crate) fn tell(&self, document: &mut Document) {
+        document.set_quick(self.quick);
+        let worst = *self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(worst) = worst {
+            document.baseline("overrun_share", worst.overruns);
+            document.baseline("late_share", worst.late);
         }
     }
 
@@ -197,6 +221,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         guest: options.guest.clone(),
         pace: Pace::Modelled,
         python: python(options),
+        kept: Mutex::default(),
     };
     let is_remote = context.via == Some(via::Via::Tls);
     if is_remote && !matches!(options.name, Name::Call | Name::Copy | Name::Overhead) {
@@ -236,6 +261,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Control => control::run(&context),
     }?;
     context.pace.document(&mut document);
+    context.tell(&mut document);
     if let Some(name) = gpu {
         document.set_gpu(&name);
     }
@@ -254,6 +280,22 @@ fn min_max_ratio(values: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_document_has_the_worst_of_the_runs_that_count() {
+        let context = Context::new(PathBuf::new(), true);
+        let told = || {
+            let mut document = Document::new("call", "real", "w");
+            context.tell(&mut document);
+            serde_json::to_value(&document).unwrap()
+        };
+        assert_eq!(told()["quick"], true);
+        assert_eq!(told()["baselines"], serde_json::json!({}));
+        context.keep(Kept { overruns: 0.25, late: 0.0, unmanaged: false, paced: true });
+        context.keep(Kept { overruns: 0.0, late: 0.5, unmanaged: false, paced: true });
+        let expected = serde_json::json!({"overrun_share": 0.25, "late_share": 0.5});
+        assert_eq!(told()["baselines"], expected);
+    }
 
     #[test]
     fn medians_and_ratios() {

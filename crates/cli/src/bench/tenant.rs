@@ -206,16 +206,20 @@ struct Executions {
     overruns: u64,
     late: u64,
     unmanaged: bool,
+    /// There is such a device.
+    paced: bool,
 }
 
 impl Executions {
     fn of(stats: &Stats) -> Self {
-        let sum = |of: fn(&DeviceReport) -> u64| stats.devices.iter().map(of).sum();
+        let paced = || stats.devices.iter().filter(|device| device.clock == "paced");
+        let sum = |of: fn(&DeviceReport) -> u64| paced().map(of).sum();
         Self {
             all: sum(|device| device.executions),
             overruns: sum(|device| device.overruns),
             late: sum(|device| device.late),
             unmanaged: stats.policy == "unmanaged",
+            paced: paced().next().is_some(),
         }
     }
 
@@ -224,7 +228,7 @@ impl Executions {
         #[expect(clippy::cast_precision_loss, reason = "a part of the executions")]
         let part = |now: u64, before: u64| now.saturating_sub(before) as f64 / all.max(1) as f64;
         let (overruns, late) = (part(self.overruns, before.overruns), part(self.late, before.late));
-        Kept { overruns, late, unmanaged: self.unmanaged }
+        Kept { overruns, late, unmanaged: self.unmanaged, paced: self.paced }
     }
 }
 
@@ -236,7 +240,9 @@ pub(crate) struct Kept {
     /// Part of the executions that began so late that they could not end in time.
     pub(crate) late: f64,
     /// Nobody manages the device: tenants' workers wait for each other, so being late is usual.
-    unmanaged: bool,
+    pub(super) unmanaged: bool,
+    /// There is a paced device; else nothing is to be kept to.
+    pub(super) paced: bool,
 }
 
 /// A run whose figures say more of the machine than of what ran.
@@ -261,15 +267,25 @@ impl Kept {
     /// nobody's charge; an idle machine with two processors has up to 0.8 % (kernels of 21 µs).
     const LATE_MAX: f64 = 0.02;
 
-    /// Whether what was measured counts; a quick run does, and says so.
+    /// Whether what was measured counts; a quick run does, and says so. What counts is remembered
+    /// for the document.
     fn judge(self, context: &Context) -> Result<(), Voided> {
         match self.check() {
-            Err(why) if context.quick => {
-                note(&format!("quick run: {why}"));
-                Ok(())
-            }
-            checked => checked,
+            Err(why) if context.quick => note(&format!("quick run: {why}")),
+            checked => checked?,
         }
+        if self.paced {
+            // Being late is not judged where nobody manages the device.
+            let late = if self.unmanaged { 0.0 } else { self.late };
+            context.keep(Self { late, ..self });
+        }
+        Ok(())
+    }
+
+    /// The worse of two runs in either respect.
+    pub(super) fn worse(self, other: Self) -> Self {
+        let (overruns, late) = (self.overruns.max(other.overruns), self.late.max(other.late));
+        Self { overruns, late, ..self }
     }
 
     fn check(self) -> Result<(), Voided> {
@@ -525,12 +541,27 @@ mod tests {
 
     #[test]
     fn a_busy_machine_voids_a_run() {
-        let kept = Kept { overruns: 0.001, late: 0.02, unmanaged: false };
+        let kept = Kept { overruns: 0.001, late: 0.02, unmanaged: false, paced: true };
         kept.check().unwrap();
         let message = Kept { overruns: 0.0011, ..kept }.check().unwrap_err().to_string();
         assert!(message.contains("overran") && message.contains("0.1 %"), "{message}");
         let late = Kept { late: 0.021, ..kept };
         assert!(late.check().unwrap_err().to_string().contains("began late"));
         Kept { unmanaged: true, ..late }.check().unwrap();
+    }
+
+    #[test]
+    fn what_counts_is_remembered_and_what_is_void_is_not() {
+        let late = Kept { overruns: 0.0, late: 0.5, unmanaged: false, paced: true };
+        let kept_of = |quick: bool, kept: Kept| {
+            let context = Context::new(PathBuf::new(), quick);
+            let counts = kept.judge(&context).is_ok();
+            let worst = *context.kept.lock().unwrap();
+            (counts, worst.map(|worst| worst.late))
+        };
+        assert_eq!(kept_of(false, late), (false, None));
+        assert_eq!(kept_of(true, late), (true, Some(0.5)));
+        assert_eq!(kept_of(false, Kept { unmanaged: true, ..late }), (true, Some(0.0)));
+        assert_eq!(kept_of(false, Kept { late: 0.0, paced: false, ..late }), (true, None));
     }
 }

@@ -24,6 +24,7 @@ pub(super) fn sim(options: &SimOptions) -> Result<ExitCode> {
     let evaluation = evaluate(options.seed, u64::from(seeds), options.quick, &mut progress);
     let all = &evaluation.summary;
     let mut document = Document::new(FLEXY, "simulated", &all.window);
+    document.set_quick(options.quick);
     (0..u64::from(seeds)).for_each(|seed| document.seed(options.seed + seed));
     fill(&mut document, all);
     document.print(options.json)?;

@@ -150,6 +150,7 @@ fn code(outcome: &Outcome) -> ExitCode {
 fn document(name: &'static str, outcome: &Outcome, options: &SimOptions) -> Document {
     let mode = if name == "decisions" { "real" } else { "simulated" };
     let mut document = Document::new(name, mode, &outcome.window);
+    document.set_quick(options.quick);
     for seed in 0..u64::from(seeds_of(options)) {
         document.seed(options.seed + seed);
     }

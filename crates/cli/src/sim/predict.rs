@@ -92,6 +92,7 @@ pub(super) fn sim(options: &SimOptions, costs: Calibration) -> Result<ExitCode> 
         document.baseline(name, late_ns.map_or(0.0, |ns| *ns as f64 / 1e3));
     }
     report(&mut document, &judged);
+    context.tell(&mut document);
     document.set_stolen(Processors::now().stolen_since(before));
     document.print(options.json)?;
     Ok(ExitCode::SUCCESS)

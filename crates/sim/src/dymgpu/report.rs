@@ -170,7 +170,7 @@ impl Report {
         let header: Vec<&str> = ["vGPUs"].into_iter().chain(REDERIVED_NAMES).collect();
         table(&mut body, &header, &self.rederived(), false);
         for outcome in &self.outcomes {
-            section(&mut body, outcome);
+            section(&mut body, outcome, &[]);
         }
         let title = "<title>Weft: memory placement</title>";
         let old = "<title>Weft: FairGV's evaluation and past it</title>";

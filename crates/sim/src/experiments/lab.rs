@@ -130,7 +130,8 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// A model of GVirtuS: four system calls a request, nothing queued ahead.
+    /// A model of GVirtuS: four system calls a request, nothing queued ahead. That they cost no
+    /// more than an echo of them is an assumption.
     pub(super) fn trapping(&self) -> Transport {
         let ns = self.costs.trapping_call.ns;
         Transport { submit_ns: ns, round_trip_ns: ns, lock_step: true }

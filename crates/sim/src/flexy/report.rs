@@ -128,7 +128,7 @@ impl Report {
         }
         body.push_str("</ul>\n");
         for outcome in &self.evaluation.sections {
-            section(&mut body, outcome);
+            section(&mut body, outcome, &[]);
         }
         body.push_str("<h2>All figures</h2>");
         table(&mut body, &["figure", "value"], &self.rows(), false);

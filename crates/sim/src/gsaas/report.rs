@@ -166,7 +166,7 @@ impl Report {
         body.push_str("</ul>\n<h2>What is published beside ours</h2>\n");
         table(&mut body, &["what", "published", "here"], &self.comparisons(), true);
         for outcome in &self.outcomes {
-            section(&mut body, outcome);
+            section(&mut body, outcome, &[]);
         }
         let old = "<title>Weft: FairGV's evaluation and past it</title>";
         TEMPLATE.replace(old, "<title>Weft: GSaaS</title>").replace("<!--BODY-->", &body)

@@ -1,6 +1,7 @@
 //! The report: one self-contained page, the same data as JSON, and a Markdown summary.
 
 mod markdown;
+mod paced;
 pub(crate) mod page;
 mod paper;
 mod real;
@@ -9,7 +10,7 @@ mod timeline;
 
 use serde::{Deserialize, Serialize};
 
-use crate::claims::{Row, rows};
+use crate::claims::{Row, rows, trap_cost};
 use crate::experiments::claims;
 use crate::outcome::Outcome;
 pub use real::{RealError, RealRun};
@@ -40,7 +41,8 @@ pub struct Report {
 impl Report {
     /// The paper's claims, each with its verdict.
     pub fn claims(&self) -> Vec<Row> {
-        rows(&claims(), &self.outcomes, &self.real)
+        let trap = trap_cost(&self.calibration, &self.real);
+        rows(&claims(), &self.outcomes, &self.real, &trap)
     }
 
     /// The page.

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::svg::{escape, figure};
-use super::{Report, headline, number, paper, real, timeline};
+use super::{RealRun, Report, headline, number, paced, paper, real, timeline};
+use crate::claims::counts;
 use crate::outcome::Outcome;
 
 pub(crate) const TEMPLATE: &str = include_str!("page.html");
@@ -38,7 +39,7 @@ pub(super) fn render(report: &Report) -> String {
     head(&mut body, report);
     claims(&mut body, report);
     for outcome in &report.outcomes {
-        section(&mut body, outcome);
+        section(&mut body, outcome, &report.real);
     }
     beside(&mut body, report);
     calibration(&mut body, report);
@@ -79,30 +80,35 @@ fn head(body: &mut String, report: &Report) {
     for outcome in &report.outcomes {
         let _ = write!(body, "<a href=\"#{0}\">{0}</a>", escape(&outcome.name));
     }
-    body.push_str("</nav>\n");
+    if !real::rows(&report.real, &report.outcomes).is_empty() {
+        body.push_str("<a href=\"#real\">real and paced runs</a>");
+    }
+    body.push_str("<a href=\"#calibration\">costs</a></nav>\n");
 }
 
 fn claims(body: &mut String, report: &Report) {
+    let rows = report.claims();
     let _ = write!(
         body,
-        "<h2 id=\"claims\">The paper's claims</h2>\n<p>A claim is reproduced if it holds at every one \
-         of {} seeds (least … largest); the test is in brackets. The paced device is a real daemon's.\
-         </p>\n",
+        "<h2 id=\"claims\">The paper's claims</h2>\n<p>{} A claim is reproduced if it holds at \
+         every one of {} seeds (least … largest); the test is in brackets. The paced device is a \
+         real daemon's.</p>\n",
+        counts(&rows),
         report.seeds
     );
-    let rows: Vec<Vec<String>> = report
-        .claims()
+    let rows: Vec<Vec<String>> = rows
         .into_iter()
         .map(|row| {
-            let (verdict, simulated) = (row.verdict.to_owned(), row.simulated);
-            vec![row.experiment, row.what, row.paper, simulated, verdict, row.paced, row.why]
+            let (verdict, why) = (row.verdict.to_owned(), row.reasons());
+            vec![row.experiment, row.what, row.paper, row.simulated, verdict, row.paced, why]
         })
         .collect();
     let header = ["", "claim", "paper", "simulated", "verdict", "paced device", "why"];
     table(body, &header, &rows, true);
 }
 
-pub(crate) fn section(body: &mut String, outcome: &Outcome) {
+/// An experiment, with what `runs` have beside its plots.
+pub(crate) fn section(body: &mut String, outcome: &Outcome, runs: &[RealRun]) {
     let _ = write!(
         body,
         "<h2 id=\"{0}\">{0}: {1}</h2>\n<p>{2}</p>\n",
@@ -120,7 +126,9 @@ pub(crate) fn section(body: &mut String, outcome: &Outcome) {
     }
     body.push_str("<div class=\"plots\">");
     for plot in &outcome.plots {
-        body.push_str(&figure(plot, &paper::marks(&outcome.name, plot)));
+        let mut marks = paper::marks(&outcome.name, plot);
+        marks.extend(paced::marks(&outcome.name, plot, runs));
+        body.push_str(&figure(plot, &marks));
     }
     body.push_str("</div>\n");
     for timeline in &outcome.timelines {
@@ -177,6 +185,7 @@ fn beside(body: &mut String, report: &Report) {
     );
     let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
     table(body, &["figure (window)", "mode", "measured", "simulated"], &rows, false);
+    let _ = writeln!(body, "<p>{}</p>", escape(real::TABLE4));
     for run in &report.real {
         let _ = writeln!(
             body,
@@ -213,4 +222,40 @@ pub(crate) fn table(body: &mut String, header: &[&str], rows: &[Vec<String>], te
         body.push_str("</tr>");
     }
     body.push_str("</table></div>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_navigation_names_every_part_of_the_page() {
+        let run = r#"{"name": "fairness", "commit": "c", "mode": "paced", "window": "w",
+            "figures": {"mmr_min": 0.996}}"#;
+        let report = |real| Report {
+            command: String::new(),
+            commit: String::new(),
+            seed: 1,
+            seeds: 1,
+            quick: true,
+            calibration: Vec::new(),
+            summary: Outcome::default(),
+            outcomes: vec![Outcome::new("figure9", "t", "w")],
+            real,
+        };
+        for real in [vec![RealRun::parse(run).unwrap()], Vec::new()] {
+            let count = 3 + real.len();
+            let page = render(&report(real));
+            let parts: Vec<&str> = page
+                .split("<h2 id=\"")
+                .skip(1)
+                .filter_map(|part| Some(part.split_once('"')?.0))
+                .collect();
+            assert_eq!(parts.len(), count, "{parts:?}");
+            for part in parts {
+                assert!(page.contains(&format!("<a href=\"#{part}\">")), "{part} in {page}");
+            }
+            assert_eq!(page.matches("<a href=\"#").count(), count, "a link leads nowhere");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use crate::experiments::claims;
 use crate::outcome::{Plot, Series};
 use crate::table3::Profile;
 
-/// What the paper says of one bar or one point.
+/// What the paper says, or the paced device, of one bar or one point.
 pub(super) struct Mark {
     /// The series, by its place.
     pub(super) series: usize,
@@ -18,7 +18,7 @@ pub(super) struct Mark {
     pub(super) y: f64,
     pub(super) side: Side,
     pub(super) source: Source,
-    /// What the paper says, as it says it.
+    /// What the paper says, as it says it; or what was measured.
     pub(super) text: String,
 }
 
@@ -33,6 +33,8 @@ pub(super) enum Side {
 /// Whose the number of a mark is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
+    /// Not the paper's: `weft bench` measured it on the paced device.
+    Paced,
     /// The paper prints it.
     Number,
     /// The paper has words only. What stands for them is the bound of the claim's test, and in
@@ -49,14 +51,20 @@ pub(super) fn marks(experiment: &str, plot: &Plot) -> Vec<Mark> {
     }
 }
 
+/// What a plot of Figure 8 or 9 shows, as it is called in names of figures; completion times have
+/// no such name.
+pub(super) fn measure(plot: &Plot) -> Option<&'static str> {
+    match plot.y.as_str() {
+        "MMR" => Some("mmr"),
+        "aggregated overhead" => Some("overhead"),
+        _ => None,
+    }
+}
+
 /// Figures 8 and 9: fairness and overhead of a system with a program.
 fn sharing(experiment: &str, plot: &Plot) -> Vec<Mark> {
-    let measure = match plot.y.as_str() {
-        "MMR" => "mmr",
-        "aggregated overhead" => "overhead",
-        // Completion times have no numbers in the text, and no words either.
-        _ => return Vec::new(),
-    };
+    // Completion times have no numbers in the text, and no words either.
+    let Some(measure) = measure(plot) else { return Vec::new() };
     let claims = claims();
     let mut marks = Vec::new();
     for (place, series) in plot.series.iter().enumerate() {

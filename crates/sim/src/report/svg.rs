@@ -21,14 +21,14 @@ struct Frame {
 }
 
 impl Frame {
-    fn of(plot: &Plot, paper: &[Mark]) -> Self {
+    fn of(plot: &Plot, marks: &[Mark]) -> Self {
         let points = || plot.series.iter().flat_map(|series| &series.points);
         let logarithmic = plot.kind == PlotKind::LogLines;
         let mut x = range(points().map(|point| point.0));
         let ranges = plot.series.iter().flat_map(|series| &series.ranges);
         let ends = ranges.flat_map(|(low, high)| [*low, *high]);
-        let marks = plot.mark.into_iter().chain(paper.iter().map(|mark| mark.y));
-        let (mut low, mut high) = range(points().map(|point| point.1).chain(marks).chain(ends));
+        let marked = plot.mark.into_iter().chain(marks.iter().map(|mark| mark.y));
+        let (mut low, mut high) = range(points().map(|point| point.1).chain(marked).chain(ends));
         if plot.kind == PlotKind::Bars {
             x = (-0.5, plot.groups.len() as f64 - 0.5);
             low = low.min(0.0);
@@ -62,9 +62,9 @@ fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     })
 }
 
-/// The plot, with its legend and what the paper says, as an HTML figure.
-pub(super) fn figure(plot: &Plot, paper: &[Mark]) -> String {
-    let frame = Frame::of(plot, paper);
+/// The plot, with its legend, what the paper says and what was measured, as an HTML figure.
+pub(super) fn figure(plot: &Plot, marks: &[Mark]) -> String {
+    let frame = Frame::of(plot, marks);
     let mut svg = format!(
         "<figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
          aria-label=\"{}\">",
@@ -91,12 +91,15 @@ pub(super) fn figure(plot: &Plot, paper: &[Mark]) -> String {
             escape(&plot.mark_text)
         );
     }
-    for mark in paper {
-        tick_of_paper(&mut svg, plot, &frame, mark);
+    for mark in marks {
+        match mark.source {
+            Source::Paced => dot_of_paced(&mut svg, plot, &frame, mark),
+            Source::Number | Source::Words => tick_of_paper(&mut svg, plot, &frame, mark),
+        }
     }
     labels(&mut svg, plot);
     svg.push_str("</svg>");
-    legend(&mut svg, plot, paper);
+    legend(&mut svg, plot, marks);
     svg.push_str("</figure>\n");
     svg
 }
@@ -140,30 +143,45 @@ fn bar(plot: &Plot, frame: &Frame, series: usize, group: f64) -> (f64, f64) {
     (frame.x(group) - 0.41 * slot + width * series as f64, width)
 }
 
-/// A short line at the bar or the point that it is about, and an arrow to where the paper has it.
-fn tick_of_paper(svg: &mut String, plot: &Plot, frame: &Frame, mark: &Mark) {
-    let (left, width, place) = match plot.kind {
+/// Left end and width of what a mark is about, and its name.
+fn marked(plot: &Plot, frame: &Frame, mark: &Mark) -> (f64, f64, String) {
+    let name = plot.series.get(mark.series).map_or("", |series| series.name.as_str());
+    match plot.kind {
         PlotKind::Bars => {
             let (left, width) = bar(plot, frame, mark.series, mark.x);
-            (left, width, group_name(plot, mark.x))
+            (left, width, format!("{name} {}", group_name(plot, mark.x)))
         }
         PlotKind::Lines | PlotKind::LogLines => {
-            (frame.x(mark.x) - 7.0, 14.0, format!("at {}", tick(mark.x)))
+            (frame.x(mark.x) - 7.0, 14.0, format!("{name} at {}", tick(mark.x)))
         }
-    };
-    let y = frame.y(mark.y);
-    let name = plot.series.get(mark.series).map_or("", |series| series.name.as_str());
-    let (end, middle) = (left + width, left + width / 2.0);
-    let class = match mark.source {
-        Source::Number => "paper",
-        Source::Words => "paper words",
-    };
+    }
+}
+
+/// A hollow dot where the paced device has a bar or a point.
+fn dot_of_paced(svg: &mut String, plot: &Plot, frame: &Frame, mark: &Mark) {
+    let (left, width, what) = marked(plot, frame, mark);
     let _ = write!(
         svg,
-        "<g class=\"{class}\"><title>paper, {} {}: {}</title>\
+        "<circle class=\"paced\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\"><title>paced device, {}: \
+         {}</title></circle>",
+        left + width / 2.0,
+        frame.y(mark.y),
+        escape(&what),
+        escape(&mark.text)
+    );
+}
+
+/// A short line at the bar or the point that it is about, and an arrow to where the paper has it.
+fn tick_of_paper(svg: &mut String, plot: &Plot, frame: &Frame, mark: &Mark) {
+    let (left, width, what) = marked(plot, frame, mark);
+    let y = frame.y(mark.y);
+    let (end, middle) = (left + width, left + width / 2.0);
+    let class = if mark.source == Source::Words { "paper words" } else { "paper" };
+    let _ = write!(
+        svg,
+        "<g class=\"{class}\"><title>paper, {}: {}</title>\
          <line x1=\"{left:.1}\" x2=\"{end:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>",
-        escape(name),
-        escape(&place),
+        escape(&what),
         escape(&mark.text)
     );
     let tip = match mark.side {
@@ -306,8 +324,8 @@ fn labels(svg: &mut String, plot: &Plot) {
     );
 }
 
-fn legend(svg: &mut String, plot: &Plot, paper: &[Mark]) {
-    if plot.series.len() < 2 && paper.is_empty() {
+fn legend(svg: &mut String, plot: &Plot, marks: &[Mark]) {
+    if plot.series.len() < 2 && marks.is_empty() {
         return;
     }
     svg.push_str("<div class=\"legend\">");
@@ -319,13 +337,14 @@ fn legend(svg: &mut String, plot: &Plot, paper: &[Mark]) {
         let _ =
             write!(svg, "<span><i class=\"b{own}{dashed}\"></i>{}</span>", escape(&series.name));
     }
-    let has = |test: &dyn Fn(&Mark) -> bool| paper.iter().any(test);
+    let has = |test: &dyn Fn(&Mark) -> bool| marks.iter().any(test);
     let is_number = |mark: &Mark| mark.source == Source::Number;
     for (sign, shown, text) in [
         ("―", has(&|mark| is_number(mark) && mark.side == Side::On), "paper"),
         ("▴", has(&|mark| is_number(mark) && mark.side == Side::Above), "paper: at least"),
         ("▾", has(&|mark| is_number(mark) && mark.side == Side::Below), "paper: at most"),
-        ("┄", has(&|mark| !is_number(mark)), "paper, in words: a bound for them"),
+        ("┄", has(&|mark| mark.source == Source::Words), "paper, in words: a bound for them"),
+        ("○", has(&|mark| mark.source == Source::Paced), "a real daemon's paced device"),
     ] {
         if shown {
             let _ = write!(svg, "<span><b>{sign}</b> {text}</span>");
@@ -379,5 +398,9 @@ mod tests {
         assert!(words.contains("class=\"paper words\""), "{words}");
         assert!(words.contains("paper, in words") && !words.contains("at least"), "{words}");
         assert!(!figure(plot, &[]).contains("paper"), "{}", figure(plot, &[]));
+        let paced = figure(plot, &[mark(0.9, Side::On, Source::Paced)]);
+        let centre = format!("class=\"paced\" cx=\"{:.1}\"", left + width / 2.0);
+        assert!(paced.contains(&centre) && !paced.contains("paper"), "{centre} in {paced}");
+        assert!(paced.contains("<title>paced device, b HS: ") && paced.contains("○"), "{paced}");
     }
 }
