@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn the_document_has_what_is_promised_of_it() {
-        let seen = |trip_us, gbit_s| Seen {
+        let seen = |trip_us: f64, gbit_s: f64| Seen {
             trips_us: vec![trip_us, trip_us + 1.0, trip_us - 1.0],
             gbit_s: vec![gbit_s; 3],
         };

@@ -167,7 +167,9 @@ fn timed(full: &Cluster, shapes: &[Request], policy: &str, decisions: u32, seed:
         let is_given = placed.is_some_and(|one| cluster.commit(GrantKey(next), one).is_ok());
         let mix = seen.learn(&request);
         let is_learning = mix.is_some();
-        mix.into_iter().for_each(|mix| cluster.learn(mix));
+        if let Some(mix) = mix {
+            cluster.learn(mix);
+        }
         let took_ms = began.elapsed().as_secs_f64() * 1_000.0;
         if is_given {
             grants.push(GrantKey(next));
