@@ -442,6 +442,7 @@ const BENCHES: [Bench; 29] = [
             Row("grants_per_s", "instances made and removed again /s", AtLeast(200.0)),
             Row("endpoint_rtt_add_us", "added by an endpoint to 64 bytes' way, µs", AtMost(5.0)),
             Row("endpoint_throughput_loss_pct", "throughput lost by it, %", AtMost(7.0)),
+            Row("put_10k_ms", "one more grant where one host has 10,000, ms", Told),
             Row("cut_ms", "until a withdrawn grant's connection is cut, ms", AtMost(1000.0)),
             Row("session_cut_ms_max", "until a real session has ended, ms", AtMost(1000.0)),
             Row("session_program_told_ms", "until its program has an error, ms", Told),

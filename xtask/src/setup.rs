@@ -85,6 +85,7 @@ pub(crate) fn all() -> Result<Python> {
 pub(crate) fn for_tests() -> Result<Python> {
     let python = all()?;
     python.install_test_packages()?;
+    database()?;
     offloading()?;
     hashcat()?;
     browser()?;
@@ -103,7 +104,7 @@ fn system_packages() -> Result<()> {
     if !succeeds(Command::new("strace").arg("--version")) {
         missing.push("strace");
     }
-    // A compute host's endpoint is tested with its own tools, in network namespaces.
+    // A compute host's endpoint works with these, in tests and benchmarks in network namespaces.
     for (program, version, package) in [
         ("ip", "-V", "iproute2"),
         ("nft", "--version", "nftables"),
@@ -113,11 +114,12 @@ fn system_packages() -> Result<()> {
             missing.push(package);
         }
     }
-    // Replicas of the control plane share a database, which tests start themselves.
-    if !has_postgres() {
-        missing.push("postgresql");
-    }
     if missing.is_empty() { Ok(()) } else { install_packages(&missing) }
+}
+
+/// Replicas of the control plane share a database, which tests start themselves.
+fn database() -> Result<()> {
+    if has_postgres() { Ok(()) } else { install_packages(&["postgresql"]) }
 }
 
 /// Whether the database's programs are there: Debian has them outside `PATH`.

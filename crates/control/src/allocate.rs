@@ -11,30 +11,27 @@ use std::time::Instant;
 
 use weft_api::v1::{Event, Kind, Locality, Mode, Problem};
 use weft_sched::placement::{
-    self, Assigned, Cluster, GpuKey, GrantKey, Kinds, Observed, PlaceError, Placement, PolicyId,
-    Request,
+    self, Assigned, Cluster, GpuKey, GrantKey, Kinds, LEARN_EVERY, LEARN_PERCENT, Mix, Observed,
+    PlaceError, Placement, PolicyId, Request,
 };
 
 use crate::store::{
-    Audit, GpuRow, InstanceRow, NodeRow, Reservation, Spec, Store, StoreError, Taken, Ticket,
+    Audit, GpuRow, InstanceRow, NodeRow, Part, Reservation, Spec, Store, StoreError, Taken, Ticket,
 };
 use crate::words::counted;
 
 /// How often a request is decided anew when somebody else was quicker.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// The mix of requests is looked at again after so many.
-const LEARN_EVERY: u64 = 64;
-
-/// The part of all requests that the mix is made of, in percent: rare ones are left out.
-const MIX_PERCENT: u64 = 95;
+/// Instances that are read at once when what they asked for is counted.
+const SEEDED_AT_ONCE: u32 = 1_000;
 
 /// Decides and reserves.
 #[derive(Debug)]
 pub struct Allocator {
     store: Arc<dyn Store>,
     policy: PolicyId,
-    view: Mutex<Option<View>>,
+    known: Mutex<Known>,
     /// Reservations that the store has not answered yet.
     pending: AtomicUsize,
     /// Nodes that do not answer, and why. It is found out again after a restart.
@@ -51,11 +48,29 @@ struct Heard {
     listens: bool,
 }
 
+/// What decisions rest on.
+#[derive(Debug, Default)]
+struct Known {
+    /// None where it is to be read again before the next decision.
+    view: Option<View>,
+    asked: Asked,
+}
+
+/// What was asked for. It is no part of the view: how often that is read again, in a cloud that is
+/// full or whose nodes come and go, must not decide whether a mix is ever known.
+#[derive(Debug, Default)]
+struct Asked {
+    observed: Observed,
+    /// Made of what was observed when it was looked at last; empty before.
+    mix: Mix,
+    /// Whether what was there at the start has been counted.
+    is_seeded: bool,
+}
+
 /// The cluster as the store will be when all writes that were begun are done.
 #[derive(Debug)]
 struct View {
     cluster: Cluster,
-    observed: Observed,
     /// By GPU key: the store's number, and what its generation is ahead of the cluster's.
     gpus: Vec<(u32, u64)>,
     keys: BTreeMap<u32, GpuKey>,
@@ -69,8 +84,8 @@ impl Allocator {
     /// With this placement policy.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, policy: PolicyId) -> Self {
-        let (view, unreachable, heard) = (Mutex::new(None), Mutex::default(), Mutex::default());
-        Self { store, policy, view, pending: AtomicUsize::new(0), unreachable, heard }
+        let (known, unreachable, heard) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { store, policy, known, pending: AtomicUsize::new(0), unreachable, heard }
     }
 
     /// A node was asked for something, and answered or did not, for this reason. The GPUs of one
@@ -159,27 +174,25 @@ impl Allocator {
         self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<View>> {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known is looked at again before the next decision.
+    /// What the store has is looked at again before the next decision. What was asked for stays.
     pub fn forget(&self) {
-        *self.lock() = None;
+        self.lock().view = None;
     }
 
-    fn view<'a>(
-        &self,
-        held: &'a mut MutexGuard<'_, Option<View>>,
-    ) -> Result<&'a mut View, StoreError> {
-        if held.is_none() {
+    fn view<'a>(&self, known: &'a mut Known) -> Result<&'a mut View, StoreError> {
+        if known.view.is_none() {
+            known.asked.seed(self.store.as_ref())?;
             let inventory = self.store.inventory();
             let taken = self.store.taken();
-            let view =
-                View::new(self.policy, inventory.wait()?, &taken.wait()?, &self.unreachable());
-            **held = Some(view);
+            let mix = known.asked.mix.clone();
+            let (inventory, taken) = (inventory.wait()?, taken.wait()?);
+            known.view = Some(View::new(self.policy, mix, inventory, &taken, &self.unreachable()));
         }
-        held.as_mut().ok_or_else(|| StoreError::Broken("there is no view".to_owned()))
+        known.view.as_mut().ok_or_else(|| StoreError::Broken("there is no view".to_owned()))
     }
 
     /// Decides, and reserves what was decided.
@@ -188,10 +201,31 @@ impl Allocator {
     /// No room, no quota, or the store's.
     pub fn reserve(&self, wanted: &Reservation) -> Result<InstanceRow, Problem> {
         let request = request(&wanted.spec);
+        let outcome = self.decide_and_reserve(wanted, &request);
+        // What quota does not allow says nothing of what the GPUs are to be kept for, and whoever
+        // has none could bend the mix with it.
+        if outcome.as_ref().err().is_none_or(|problem| problem.kind == Kind::NoCapacity) {
+            let mut held = self.lock();
+            let Known { view, asked } = &mut *held;
+            if let Some(mix) = asked.observed.learn(&request) {
+                asked.mix = mix.clone();
+                if let Some(view) = view {
+                    view.cluster.learn(mix);
+                }
+            }
+        }
+        outcome
+    }
+
+    fn decide_and_reserve(
+        &self,
+        wanted: &Reservation,
+        request: &Request,
+    ) -> Result<InstanceRow, Problem> {
         for _ in 0..ATTEMPTS_MAX {
             let mut held = self.lock();
             let view = self.view(&mut held).map_err(broken)?;
-            let (taken, host) = match view.decide(&wanted.id, &request) {
+            let (taken, host) = match view.decide(&wanted.id, request) {
                 Ok(decided) => decided,
                 // What takes the room may be refused itself: look when all have been answered.
                 Err(_) if self.pending.load(Ordering::Relaxed) > 0 => {
@@ -231,7 +265,7 @@ impl Allocator {
     pub fn release(&self, instance: &str, now_ms: u64, event: &Event) -> Result<(), StoreError> {
         let mut held = self.lock();
         let ticket = self.store.release(instance, now_ms, event);
-        if let Some(view) = held.as_mut() {
+        if let Some(view) = &mut held.view {
             view.release(instance);
         }
         drop(held);
@@ -245,7 +279,7 @@ impl Allocator {
     pub fn set_gpu(&self, id: u32, is: bool, audit: &Audit) -> Result<GpuRow, StoreError> {
         let mut held = self.lock();
         let ticket = self.store.set_gpu(id, is, audit);
-        if let Some(view) = held.as_mut()
+        if let Some(view) = &mut held.view
             && self.unreachable().is_empty()
             && let Some(gpu) = view.keys.get(&id)
         {
@@ -253,7 +287,7 @@ impl Allocator {
             let _ = view.cluster.set_in_service(*gpu, is);
         } else {
             // One of a node that does not answer stays out.
-            *held = None;
+            held.view = None;
         }
         drop(held);
         self.settled(ticket)
@@ -268,22 +302,46 @@ impl Allocator {
     }
 }
 
+impl Asked {
+    /// Counts what the instances asked for that are there, at the first look at the store: a
+    /// restart, or another replica that leads, knows the mix again.
+    fn seed(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        if self.is_seeded {
+            return Ok(());
+        }
+        let mut observed = Observed::default();
+        let mut part = Part { limit: SEEDED_AT_ONCE, after: None, project: None };
+        loop {
+            let shown = store.instances(&part)?;
+            shown.iter().for_each(|(_, one)| observed.record(&request(&one.spec)));
+            let Some((last, _)) = shown.last() else { break };
+            part.after = Some(last.clone());
+        }
+        if observed.total() >= LEARN_EVERY {
+            self.mix = observed.mix(LEARN_PERCENT);
+        }
+        (self.observed, self.is_seeded) = (observed, true);
+        Ok(())
+    }
+}
+
 impl View {
     fn new(
         policy: PolicyId,
+        mix: Mix,
         inventory: Vec<(NodeRow, Vec<GpuRow>)>,
         taken: &[Taken],
         unreachable: &BTreeSet<String>,
     ) -> Self {
         let mut view = Self {
             cluster: Cluster::new(policy),
-            observed: Observed::default(),
             gpus: Vec::new(),
             keys: BTreeMap::new(),
             hosts: Vec::new(),
             grants: BTreeMap::new(),
             next_grant: 0,
         };
+        view.cluster.learn(mix);
         let mut rows = Vec::new();
         for (node, gpus) in inventory {
             let memory: Vec<u64> = gpus.iter().map(|gpu| gpu.found.memory_mib).collect();
@@ -346,10 +404,6 @@ impl View {
         instance: &str,
         request: &Request,
     ) -> Result<(Vec<Taken>, Option<String>), PlaceError> {
-        self.observed.record(request);
-        if self.observed.total().is_multiple_of(LEARN_EVERY) {
-            self.cluster.learn(self.observed.mix(MIX_PERCENT));
-        }
         let placement = self.cluster.place(request)?;
         let mode = match placement.mode {
             placement::Mode::Exclusive => Mode::Exclusive,

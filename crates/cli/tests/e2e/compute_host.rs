@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use weft_endpoint::host::lab::{Lab, NODE, UPLINK};
 
@@ -165,6 +166,33 @@ fn a_led_program_outlives_endpoint_and_control_plane_and_ends_with_its_vm() {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     eventually("the other one's end", || sessions(&host) == [0, 0] && host.led() == (0, 0));
+}
+
+/// Whoever gives a VM back ends what its program does on the GPU, soon. The goal is a second
+/// (`weft bench control` measures it); here processors may be taken away for as long, and the best
+/// of three counts.
+#[test]
+fn a_program_whose_vm_is_given_back_has_no_session_soon_after() {
+    const SOON: Duration = Duration::from_secs(5);
+    if !has_network() {
+        return;
+    }
+    let host = ComputeHost::new();
+    let script = format!("exec {} 100000000", program("relay").display());
+    let mut took = Vec::new();
+    for _ in 0..3 {
+        let id = host.cloud.launch_vm_of("team", &script, &ONE);
+        eventually("the program's session", || host.cloud.sessions(&id) == 1);
+        let begun = Instant::now();
+        assert_eq!(host.cloud.gsaas("team", &["-t", "-nowait", &format!("-id={id}")]).0, Some(0));
+        eventually("the session's end", || host.cloud.sessions(&id) == 0);
+        let one = begun.elapsed();
+        if one < SOON {
+            return;
+        }
+        took.push(one);
+    }
+    panic!("three times: {took:?}");
 }
 
 /// An endpoint that is away keeps nobody computing: the node ends the session, and quota is free

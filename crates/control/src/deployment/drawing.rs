@@ -21,7 +21,7 @@ const OF_PAPER: [(u32, f64); 2] = [(50, 0.2), (75, 12.0)];
 /// The boot of one VM by its cGPUs, the VM's own part and what is beside it; and the boots of many.
 #[must_use]
 pub fn drawing(plan: &Plan, found: &Figures) -> String {
-    let value = |name: String| found.figure(&name).unwrap_or(0.0);
+    let value = |name: String| found.figure(&name);
     let columns = plan.cgpus.len().max(plan.vms.len()).max(4);
     let width = (1..=columns).fold(120.0, |width, _| width + STEP);
     let mut svg = format!(
@@ -29,19 +29,20 @@ pub fn drawing(plan: &Plan, found: &Figures) -> String {
          font-family=\"sans-serif\" font-size=\"12\">\n\
          <text x=\"10\" y=\"18\">{}, commit {}</text>\n\
          <text x=\"10\" y=\"36\">Boot of one VM, ms: its own part (green), all else (red, % of \
-         it)</text>\n",
+         it); black: where the paper's would end</text>\n",
         escaped(&found.mode),
         found.commit
     );
     let boots = plan.cgpus.iter().map(|cgpus| {
         let boot = value(format!("boot_ms_{cgpus}"));
-        let deploy = value(format!("deploy_ms_{cgpus}")).min(boot);
+        let ends = value(format!("deploy_ms_{cgpus}")).zip(boot);
+        let ends = ends.map(|(deploy, boot)| (deploy.min(boot), boot));
         let over = found.figure(&format!("overhead_{cgpus}"));
         let paper = OF_PAPER.iter().find(|(of, _)| of == cgpus);
         Bar {
             name: format!("{cgpus} cGPUs"),
-            low: deploy,
-            high: boot,
+            ends,
+            mark: ends.zip(paper).map(|((deploy, _), (_, over))| deploy * (1.0 + over / 100.0)),
             words: [
                 over.map_or_else(String::new, |over| format!("+{:.2} %", over * 100.0)),
                 paper.map_or_else(String::new, |(_, over)| format!("paper +{over} %")),
@@ -55,8 +56,9 @@ pub fn drawing(plan: &Plan, found: &Figures) -> String {
     );
     let many = plan.vms.iter().map(|vms| Bar {
         name: format!("{vms} VMs"),
-        low: value(format!("boot_ms_median_of_{vms}_vms")),
-        high: value(format!("boot_ms_longest_of_{vms}_vms")),
+        ends: value(format!("boot_ms_median_of_{vms}_vms"))
+            .zip(value(format!("boot_ms_longest_of_{vms}_vms"))),
+        mark: None,
         words: [String::new(), String::new()],
     });
     bars(&mut svg, 320.0, &many.collect::<Vec<_>>());
@@ -70,35 +72,58 @@ pub fn drawing(plan: &Plan, found: &Figures) -> String {
 /// Two values on one place, and what is written below.
 struct Bar {
     name: String,
-    low: f64,
-    high: f64,
+    /// Nothing is drawn of what was not measured: a bar of no height would say that it took none.
+    ends: Option<(f64, f64)>,
+    /// The paper's value, if it has one.
+    mark: Option<f64>,
     words: [String; 2],
 }
 
 fn bars(svg: &mut String, down: f64, bars: &[Bar]) {
-    let highest = bars.iter().map(|bar| bar.high).fold(1.0, f64::max);
+    let values =
+        bars.iter().flat_map(|bar| bar.ends.map(|ends| ends.1).into_iter().chain(bar.mark));
+    let highest = values.fold(1.0, f64::max);
     let (scale, bottom) = (HEIGHT / highest, BOTTOM + down);
     let mut x = 30.0;
-    for Bar { name, low, high, words: [first, second] } in bars {
-        let (low_px, high_px) = (low * scale, high * scale);
-        let (low_top, high_top) = (bottom - low_px, bottom - high_px);
-        let between = (high_px - low_px).max(0.0);
-        let [above, below] = [high_top - 4.0, bottom + 15.0];
-        let [first_line, second_line] = [below + 15.0, below + 30.0];
-        // Writing to a string does not fail.
+    for Bar { name, ends, mark, words: [first, second] } in bars {
+        let [name_line, first_line, second_line] = [15.0, 30.0, 45.0].map(|below| bottom + below);
+        // Writing to a string does not fail, here and below.
         let _ = writeln!(
             svg,
-            "<rect x=\"{x}\" y=\"{low_top:.1}\" width=\"40\" height=\"{low_px:.1}\" \
-             fill=\"#7a8\"/>\n\
-             <rect x=\"{x}\" y=\"{high_top:.1}\" width=\"40\" height=\"{between:.1}\" \
-             fill=\"#c63\"/>\n\
-             <text x=\"{x}\" y=\"{above:.1}\">{low:.0}; {high:.0}</text>\n\
-             <text x=\"{x}\" y=\"{below}\">{name}</text>\n\
+            "<text x=\"{x}\" y=\"{name_line}\">{name}</text>\n\
              <text x=\"{x}\" y=\"{first_line}\">{first}</text>\n\
              <text x=\"{x}\" y=\"{second_line}\" fill=\"#555\">{second}</text>"
         );
+        match ends {
+            Some((low, high)) => rise(svg, [x, bottom], scale, [*low, *high]),
+            None => {
+                let above = bottom - 4.0;
+                let _ = writeln!(svg, "<text x=\"{x}\" y=\"{above}\">not measured</text>");
+            }
+        }
+        if let Some(value) = mark {
+            let (left, right, y) = (x - 4.0, x + 44.0, bottom - value * scale);
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{left}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#000\"/>"
+            );
+        }
         x += STEP;
     }
+}
+
+/// One bar of two values, from where it stands.
+fn rise(svg: &mut String, [x, bottom]: [f64; 2], scale: f64, [low, high]: [f64; 2]) {
+    let (low_px, high_px) = (low * scale, high * scale);
+    let (low_top, high_top) = (bottom - low_px, bottom - high_px);
+    let (between, above) = ((high_px - low_px).max(0.0), high_top - 4.0);
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        svg,
+        "<rect x=\"{x}\" y=\"{low_top:.1}\" width=\"40\" height=\"{low_px:.1}\" fill=\"#7a8\"/>\n\
+         <rect x=\"{x}\" y=\"{high_top:.1}\" width=\"40\" height=\"{between:.1}\" fill=\"#c63\"/>\n\
+         <text x=\"{x}\" y=\"{above:.1}\">{low:.0}; {high:.0}</text>"
+    );
 }
 
 fn escaped(text: &str) -> String {
@@ -135,5 +160,25 @@ mod tests {
         for words in ["+1.00 %", "paper +12 %", "5000; 5050", "7000; 9000", "&lt;a cloud>"] {
             assert!(svg.contains(words), "{words}: {svg}");
         }
+        // The paper's 5,600 ms are the highest there is.
+        assert!(svg.contains("y1=\"60.0\" y2=\"60.0\""), "{svg}");
+        assert_eq!(svg.matches("not measured").count(), 1, "of one cGPU: {svg}");
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_drawn() {
+        let plan = Plan {
+            cgpus: vec![75],
+            vms: vec![15],
+            pace: Duration::ZERO,
+            memory_mib: 100,
+            repeats: 1,
+        };
+        let figures = Figures::new("deployment", String::new(), String::new(), BTreeMap::new());
+        let svg = drawing(&plan, &figures);
+        assert_eq!(svg.matches("not measured").count(), 2, "{svg}");
+        assert!(!svg.contains("<rect") && !svg.contains("<line"), "{svg}");
+        let none = Plan { cgpus: Vec::new(), vms: Vec::new(), ..plan };
+        assert!(drawing(&none, &figures).ends_with("</svg>\n"));
     }
 }

@@ -143,7 +143,7 @@ fn grants(text: &mut String, cgpus: &[Cgpu]) {
 }
 
 fn queue(text: &mut String, queue: &[Instance], length: usize) {
-    heading(text, "Queue", &format!("{length} instances are being made or removed"));
+    heading(text, "Queue", &format!("{} being made or removed", counted(length, "instance")));
     let row = |instance: &Instance| {
         vec![
             escape(&instance.id),

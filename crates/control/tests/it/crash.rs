@@ -1,6 +1,11 @@
 //! `kill -9` at every step, with the real program and real processes as VMs.
 
-use weft_api::v1::{ClientError, Instance, InstanceState, Kind, NewNode, ProjectChange, Quota};
+use std::sync::Mutex;
+use std::thread;
+
+use weft_api::v1::{
+    Client, ClientError, Instance, InstanceState, Kind, NewNode, ProjectChange, Quota,
+};
 use weft_control::plan::Step;
 
 use crate::support::{Program, eventually, processes_with, quota, shared};
@@ -103,6 +108,25 @@ pub(crate) fn wait_gone(program: &Program, id: &str) {
     });
 }
 
+/// The same while it may be killed: the id, unless the answer is lost with the process.
+fn try_to_begin(program: &Program) -> Option<String> {
+    let mut new = shared(3, 512);
+    new.project = Some("p".to_owned());
+    match program.client().create_instance(Some("key"), &new) {
+        Ok(made) => Some(made.id),
+        Err(ClientError::Unreachable { .. } | ClientError::Unanswered { .. }) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Asks again after a restart; the key says that it is the same one. A store that has lost what was
+/// acknowledged would make another one.
+fn begin_again(program: &Program, acknowledged: Option<String>) -> String {
+    let id = begin(program).id;
+    assert!(acknowledged.is_none_or(|before| before == id), "another one than before the kill");
+    id
+}
+
 /// Killed at each place of making one, a restart finishes it; and then it can be removed.
 fn finishes_whatever_step_it_is_killed_at(flags: &[&str]) {
     for place in places(MAKING) {
@@ -111,13 +135,10 @@ fn finishes_whatever_step_it_is_killed_at(flags: &[&str]) {
         set_up(&program);
         program.kill();
         program.start(Some(&place), flags);
-        // The answer may be lost with the process; the key says that it is the same one.
-        let mut new = shared(3, 512);
-        new.project = Some("p".to_owned());
-        let _ = program.client().create_instance(Some("key"), &new);
+        let acknowledged = try_to_begin(&program);
         program.wait_killed();
         program.start(None, flags);
-        let id = begin(&program).id;
+        let id = begin_again(&program, acknowledged);
         wait_for(&program, &id, InstanceState::Ready);
         assert_eq!(program.client().instances().unwrap().len(), 1, "{place}: one, and no second");
         assert_eq!(program.node.names().len(), 3, "{place}");
@@ -163,10 +184,10 @@ fn a_restart_finishes_also_where_namespaces_are_not_permitted() {
     let flags = ["--plain-processes"];
     program.start(Some("after:create"), &flags);
     set_up(&program);
-    let _ = begin(&program);
+    let acknowledged = try_to_begin(&program);
     program.wait_killed();
     program.start(None, &flags);
-    let id = begin(&program).id;
+    let id = begin_again(&program, acknowledged);
     wait_for(&program, &id, InstanceState::Ready);
     terminate(&program, &id);
     wait_gone(&program, &id);
@@ -198,16 +219,61 @@ fn a_restart_rolls_back_what_is_not_wanted_any_more() {
         set_up(&program);
         program.kill();
         program.start(Some(&place), &[]);
-        let mut new = shared(3, 512);
-        new.project = Some("p".to_owned());
-        let _ = program.client().create_instance(Some("key"), &new);
+        let acknowledged = try_to_begin(&program);
         program.wait_killed();
         // Nobody works on instances while the removal is asked for: it is the first that is seen.
         program.start(None, &[]);
-        let id = begin(&program).id;
+        let id = begin_again(&program, acknowledged);
         terminate(&program, &id);
         wait_gone(&program, &id);
         assert_empty(&program, &place);
+    }
+}
+
+/// Launches from many clients at once share commits. Killed amid them, at moments that a seed
+/// chooses by how many have been answered, the program has lost none that it acknowledged.
+#[test]
+fn nothing_acknowledged_is_lost_when_it_is_killed_amid_many_launches() {
+    const CLIENTS: usize = 16;
+    const ROUNDS: usize = 3;
+    let mut seed: u64 = 11;
+    for _ in 0..ROUNDS {
+        // Knuth's multiplier: any would do.
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let answers = usize::try_from(seed >> 60).unwrap() + 1;
+        let mut program = Program::new();
+        program.start(None, &[]);
+        set_up(&program);
+        let (client, acknowledged) = (program.client(), Mutex::new(Vec::new()));
+        thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| launch_until_killed(&client, &acknowledged));
+            }
+            eventually("answers", || acknowledged.lock().unwrap().len() >= answers);
+            program.kill();
+        });
+        let acknowledged = acknowledged.into_inner().unwrap();
+        program.start(None, &[]);
+        let client = program.client();
+        for id in &acknowledged {
+            let found = client.instance(id);
+            assert!(found.is_ok(), "{id} was acknowledged: {found:?}");
+            let cgpus = client.cgpus().unwrap();
+            assert!(cgpus.iter().any(|cgpu| cgpu.instance == *id), "{id} has none: {cgpus:?}");
+        }
+    }
+}
+
+/// Some launches, one after the other. More would only be removed again.
+fn launch_until_killed(client: &Client, acknowledged: &Mutex<Vec<String>>) {
+    let mut new = shared(1, 16);
+    new.project = Some("p".to_owned());
+    for _ in 0..4 {
+        match client.create_instance(None, &new) {
+            Ok(made) => acknowledged.lock().unwrap().push(made.id),
+            Err(ClientError::Unreachable { .. } | ClientError::Unanswered { .. }) => return,
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 

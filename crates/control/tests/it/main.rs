@@ -10,6 +10,7 @@ mod document;
 mod http;
 mod nodes;
 mod openstack;
+mod placement;
 mod replicas;
 mod service;
 mod store;

@@ -161,7 +161,7 @@ pub(crate) fn stocked(store: &dyn Store) {
     store.put_node(&node("n", "one"), &[gpu("a"), gpu("b")], None).unwrap();
 }
 
-fn node(name: &str, identity: &str) -> NodeRow {
+pub(crate) fn node(name: &str, identity: &str) -> NodeRow {
     NodeRow {
         name: name.into(),
         admin: String::new(),
@@ -174,7 +174,7 @@ fn node(name: &str, identity: &str) -> NodeRow {
     }
 }
 
-fn gpu(device: &str) -> GpuFound {
+pub(crate) fn gpu(device: &str) -> GpuFound {
     GpuFound { device: device.into(), product: String::new(), memory_mib: 1000 }
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use weft_api::v1::{Client, InstanceState, NewToken, Quota, Role};
+use weft_control::provision::Failure;
 
 use crate::http::{raw, serve};
 use crate::support::{Cloud, eventually, quota, shared};
@@ -95,6 +96,33 @@ fn everybody_sees_what_the_token_may_see() {
     let (_, seen) = page(address, &session);
     assert!(seen.contains("&lt;script&gt;alert(1)&lt;/script&gt;"), "{seen}");
     assert!(!seen.contains("<script>alert"), "{seen}");
+}
+
+/// What lies between two headings of the page.
+fn section<'a>(seen: &'a str, heading: &str) -> &'a str {
+    let (_, from) = seen.split_once(&format!("<h2>{heading} ")).unwrap();
+    from.split("<h2>").next().unwrap()
+}
+
+#[test]
+fn what_is_being_made_stands_in_the_queue_and_what_was_used_is_told() {
+    let cloud = Cloud::new(&[2]);
+    let (admin, address) = serve(&cloud);
+    cloud.project("team");
+    let client = Client::new(&address.to_string(), &token(&admin, "team", Role::Member)).unwrap();
+    let made = ready(&client, 1, 512);
+    cloud.fake.fail("create", u32::MAX, Failure::passing("no hypervisor answers"));
+    let waits = client.create_instance(None, &shared(1, 256)).unwrap().id;
+    let (status, seen) = page(address, &cookie(address, "root"));
+    assert_eq!(status, 200);
+    let queue = section(&seen, "Queue");
+    assert!(queue.contains("1 instance being made or removed"), "{queue}");
+    assert!(queue.contains(&waits) && queue.contains("building"), "{queue}");
+    assert!(!queue.contains(&made), "{queue}");
+    let projects = section(&seen, "Projects");
+    assert!(projects.contains("team") && projects.contains("<td class=n>2 / "), "{projects}");
+    let usage = section(&seen, "Usage");
+    assert!(usage.contains(&made), "{usage}");
 }
 
 #[test]

@@ -13,6 +13,10 @@ use super::types::{KINDS_MAX, Kinds, Locality, Request};
 
 /// The most different requests of a mix; the rarest are left out.
 pub const CLASSES_MAX: usize = 512;
+/// [`Observed::learn`] makes a mix after so many requests.
+pub const LEARN_EVERY: u64 = 64;
+/// Of the most frequent requests that are so many percent of all: rare ones are left out.
+pub const LEARN_PERCENT: u64 = 95;
 /// Parts that all requests of a mix are together.
 pub(super) const WHOLE: u64 = 1_000_000;
 /// Counts are halved when they reach this, so that old requests are forgotten.
@@ -36,6 +40,12 @@ impl Observed {
         if self.total >= OBSERVED_MAX {
             self.halve();
         }
+    }
+
+    /// One more request, and at each [`LEARN_EVERY`]th the mix of the most frequent ones.
+    pub fn learn(&mut self, request: &Request) -> Option<Mix> {
+        self.record(request);
+        self.total.is_multiple_of(LEARN_EVERY).then(|| self.mix(LEARN_PERCENT))
     }
 
     fn halve(&mut self) {

@@ -43,7 +43,7 @@ mod tests;
 mod types;
 
 pub use cluster::{Cluster, Gpu, Host};
-pub use mix::{CLASSES_MAX, Mix, Observed};
+pub use mix::{CLASSES_MAX, LEARN_EVERY, LEARN_PERCENT, Mix, Observed};
 pub use policy::{NAMES, PolicyId, UnknownPolicy, by_name};
 pub use types::{
     AMOUNT_MAX, Assigned, CGPUS_MAX, ChangeError, CommitError, GPUS_OF_HOST_MAX, GpuKey, GrantKey,

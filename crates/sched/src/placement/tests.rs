@@ -167,6 +167,13 @@ fn what_cannot_be_meant_is_refused_with_a_reason() {
 }
 
 #[test]
+fn a_mix_is_made_again_and_again() {
+    let mut seen = Observed::default();
+    let made: Vec<u32> = (1..=200).filter(|_| seen.learn(&shared(1, 1)).is_some()).collect();
+    assert_eq!(made, [64, 128, 192]);
+}
+
+#[test]
 fn old_requests_are_forgotten() {
     let mut seen = Observed::default();
     (0..60_000).for_each(|_| seen.record(&shared(1, 1)));

@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
-use weft_sched::placement::{Cluster, GrantKey, Mode, NAMES, Observed, Request, by_name};
+use weft_sched::placement::{
+    Assigned, Cluster, GrantKey, LEARN_EVERY, Mode, NAMES, Observed, Placement, PolicyId, Request,
+    by_name,
+};
 
 use super::Setup;
 use super::trace::{GPU_MILLI, asked, synthetic};
@@ -38,15 +41,18 @@ pub(super) fn speed(setup: &Setup) -> Outcome {
     let decisions = if setup.quick { 300 } else { 5_000 };
     let window = format!(
         "{decisions} decisions with their commits, one grant released before each, {FULL} % of the \
-         GPUs allocated; real time, one thread"
+         GPUs allocated, the mix learnt anew with each {LEARN_EVERY}th; real time, one thread"
     );
     let mut outcome = Outcome::new("speed", "Cost of a decision", window);
     let mut lines = vec![Vec::new(); NAMES.len()];
     for (gpus, size) in sizes {
         let (full, shapes) = filled(gpus / GPUS_OF_HOST, setup.seed);
+        outcome.figure(format!("rebuild_ms_{size}"), rebuilt_ms(&full));
         let mut worst = 0.0_f64;
         for (line, name) in lines.iter_mut().zip(NAMES) {
-            let (first, times, many) = timed(&full, &shapes, name, decisions, setup.seed);
+            let Timed { first, later: times, learning, many } =
+                timed(&full, &shapes, name, decisions, setup.seed);
+            outcome.figure(format!("decision_ms_learning_{size}_{name}"), learning.at(500));
             outcome.figure(format!("decision_ms_p50_{size}_{name}"), times.at(500));
             outcome.figure(format!("decision_ms_p99_{size}_{name}"), times.at(990));
             outcome.figure(format!("decision_ms_max_{size}_{name}"), times.at(1_000));
@@ -62,9 +68,13 @@ pub(super) fn speed(setup: &Setup) -> Outcome {
         plot.series(*name, line);
     }
     outcome.note(
-        "`decision_ms_100k` is the 99th percentile of the slowest policy. `first` is the first decision \
-         for a shape of request, when all hosts are ranked for it; `75_remote` a request for 75 shared \
-         cGPUs on any hosts.",
+        "`decision_ms_100k` is the 99th percentile of the slowest policy, `max` the longest. As in \
+         the control plane requests are counted and the mix is made of them again and again: the \
+         decision with which that is done is among the others (alone: `learning`), and all hosts \
+         are ranked anew for each shape of request thereafter. `first` is the first decision for \
+         a shape, when all hosts are ranked for it; `75_remote` a request for 75 shared cGPUs on \
+         any hosts. `rebuild` is all hosts and grants entered into an empty cluster, as after a \
+         restart, without reading them from a store.",
     );
     outcome
 }
@@ -95,21 +105,58 @@ fn drawn(random: &mut Random, of: &[Request]) -> Request {
     of[usize::try_from(random.below(of.len() as u64)).unwrap_or_default()]
 }
 
-/// First decisions for a shape, later ones, and requests for many cGPUs.
-fn timed(
-    full: &Cluster,
-    shapes: &[Request],
-    policy: &str,
-    decisions: u32,
-    seed: u64,
-) -> (Times, Times, Times) {
+/// A copy that is made as the control plane makes its view: all hosts and grants entered anew.
+fn rebuilt_ms(full: &Cluster) -> f64 {
+    let grants: Vec<(GrantKey, Placement)> =
+        full.grants().map(|(grant, placement)| (grant, placement.clone())).collect();
+    let began = Instant::now();
+    let mut cluster = Cluster::new(PolicyId::default());
+    cluster.learn(full.mix().clone());
+    for host in full.hosts() {
+        let memories = host.gpus().map(|gpu| full.gpus()[gpu.0 as usize].capacity);
+        let memories: Vec<u64> = memories.collect();
+        let added = cluster.add_host(host.kind(), host.cpu_milli, host.host_memory, &memories);
+        added.expect("it was added before");
+    }
+    for (grant, Placement { cgpus, host, mode }) in grants {
+        // What was decided rested on generations that are others here.
+        let renewed = cgpus.into_iter().map(|cgpu| {
+            let generation = cluster.gpus()[cgpu.gpu.0 as usize].generation;
+            Assigned { generation, ..cgpu }
+        });
+        let cgpus = renewed.collect();
+        let host = host.map(|mut on| {
+            on.generation = cluster.hosts()[on.host.0 as usize].generation;
+            on
+        });
+        cluster.commit(grant, Placement { cgpus, host, mode }).expect("it was there before");
+    }
+    began.elapsed().as_secs_f64() * 1_000.0
+}
+
+/// What decisions took, in ms.
+struct Timed {
+    /// The first for each shape of request.
+    first: Times,
+    /// All others, also those after which the mix was learnt anew.
+    later: Times,
+    /// Those alone.
+    learning: Times,
+    /// For many cGPUs.
+    many: Times,
+}
+
+/// Decides as the control plane does, with its counting of what was asked for.
+fn timed(full: &Cluster, shapes: &[Request], policy: &str, decisions: u32, seed: u64) -> Timed {
     let mut cluster = full.clone();
     cluster.set_policy(by_name(policy).expect("a name of the registry"));
     let mut random = Random::part(seed, 27);
     let mut grants: Vec<GrantKey> = cluster.grants().map(|(grant, _)| grant).collect();
     let mut next = grants.last().map_or(0, |grant| grant.0 + 1);
-    let (mut first, mut later, mut many) = (Vec::new(), Vec::new(), Vec::new());
-    let mut known = Vec::new();
+    let (mut first, mut later) = (Vec::new(), Vec::new());
+    let (mut learning, mut many) = (Vec::new(), Vec::new());
+    let (mut known, mut seen) = (Vec::new(), Observed::default());
+    shapes.iter().for_each(|request| seen.record(request));
     while later.len() < decisions as usize {
         let at = random.below(grants.len() as u64);
         let gone = grants.swap_remove(usize::try_from(at).unwrap_or_default());
@@ -118,10 +165,18 @@ fn timed(
         let began = Instant::now();
         let placed = cluster.place(&request).ok();
         let is_given = placed.is_some_and(|one| cluster.commit(GrantKey(next), one).is_ok());
+        let mix = seen.learn(&request);
+        let is_learning = mix.is_some();
+        if let Some(mix) = mix {
+            cluster.learn(mix);
+        }
         let took_ms = began.elapsed().as_secs_f64() * 1_000.0;
         if is_given {
             grants.push(GrantKey(next));
             next += 1;
+        }
+        if is_learning {
+            learning.push(took_ms);
         }
         if known.contains(&request) {
             later.push(took_ms);
@@ -137,5 +192,6 @@ fn timed(
         many.push(began.elapsed().as_secs_f64() * 1_000.0);
         assert!(placed.is_ok(), "a cluster with room for 75 small cGPUs");
     }
-    (Times::new(first), Times::new(later), Times::new(many))
+    let [first, later, learning, many] = [first, later, learning, many].map(Times::new);
+    Timed { first, later, learning, many }
 }

@@ -76,10 +76,10 @@ fn the_report_has_every_headline_and_what_is_published() {
     let inputs = Inputs { is_alibaba: true, ..Inputs::stand_in(&QUICK) };
     let mut packing = packing::packing(&QUICK, &inputs);
     packing::compare(&mut packing);
-    let outcomes = vec![sharing, packing];
+    let outcomes = vec![sharing, packing, speed::speed(&QUICK)];
     let summary = summary(&outcomes);
-    for name in HEADLINES.iter().filter(|name| !name.starts_with("decision_ms")) {
-        assert!(summary.figures.contains_key(*name), "{name}");
+    for name in HEADLINES {
+        assert!(summary.figures.contains_key(name), "{name}");
     }
     let report = Report {
         command: "weft sim gsaas".into(),

@@ -133,10 +133,11 @@ fn a_restart_finishes_whatever_step_of_making_a_server_it_was_killed_at() {
         set_up(&program);
         program.kill();
         program.start(Some(&place), &flags);
-        let _ = begin(&program);
+        let acknowledged = begin(&program);
         program.wait_killed();
         program.start(None, &flags);
         let id = begin(&program).unwrap();
+        assert!(acknowledged.is_none_or(|before| before == id), "{place}: not the same one");
         eventually(&format!("{place}: {id} to be ready"), || {
             program.client().instance(&id).unwrap().state == InstanceState::Ready
         });

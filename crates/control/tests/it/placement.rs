@@ -1,0 +1,93 @@
+//! Where requests go under the product's own policy: what was asked for before decides with.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use weft_api::v1::{Kind, Mode, Quota};
+use weft_control::allocate::Allocator;
+use weft_control::plan::Step;
+use weft_control::store::sqlite::Sqlite;
+use weft_control::store::{GpuFound, Store};
+
+use crate::store::{event, gpu, node, reservation};
+use crate::support::quota;
+
+/// The GPU that a request of 400 MiB gets where nobody knows what is usually asked for: it is on
+/// the fullest node, and 200 MiB are left on it.
+const FULLEST: u32 = 1;
+
+/// The one that it gets where most ask for 600 MiB: 400 MiB are free on it, which no such request
+/// could use.
+const OF_LEAST_USE: u32 = 3;
+
+/// Two nodes with two GPUs of 1,000 MiB each, three of which somebody has a part of, and one with a
+/// large GPU.
+fn nodes(folder: &Path) -> Arc<dyn Store> {
+    let store = Sqlite::open(&folder.join("db")).unwrap();
+    store.put_project("p", Quota::from(quota(1_000, 1 << 20, 100)), None).unwrap();
+    store.put_project("none", Quota::from(quota(0, 0, 0)), None).unwrap();
+    store.put_node(&node("full", "one"), &[gpu("a"), gpu("b")], None).unwrap();
+    store.put_node(&node("roomy", "two"), &[gpu("a"), gpu("b")], None).unwrap();
+    for (id, gpu, memory_mib) in [("i1", FULLEST, 400), ("i2", 2, 1000), ("i3", OF_LEAST_USE, 600)]
+    {
+        store.reserve(reservation(id, gpu, memory_mib, Mode::Shared, 0)).wait().unwrap();
+    }
+    Arc::new(store)
+}
+
+fn allocator(store: &Arc<dyn Store>) -> Allocator {
+    let policy = weft_sched::placement::by_name("fragmentation").unwrap();
+    Allocator::new(Arc::clone(store), policy)
+}
+
+/// The GPU that a request gets, and gives back.
+fn given(allocator: &Allocator, store: &dyn Store, id: &str, memory_mib: u64) -> u32 {
+    allocator.reserve(&reservation(id, 0, memory_mib, Mode::Shared, 0)).unwrap();
+    let gpu = store.instance_cgpus(id).unwrap()[0].gpu;
+    store.renounce(id, None, None).unwrap();
+    allocator.release(id, 9, &event(Step::Release)).unwrap();
+    gpu
+}
+
+#[test]
+fn what_was_asked_for_outlives_what_is_read_of_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = nodes(folder.path());
+    let allocator = allocator(&store);
+    assert_eq!(given(&allocator, store.as_ref(), "first", 400), FULLEST);
+    for number in 0..64 {
+        let memory_mib = if number % 4 == 3 { 300 } else { 600 };
+        given(&allocator, store.as_ref(), &format!("ask{number}"), memory_mib);
+        // Everything is read anew after each request, as where a node comes and goes.
+        allocator.note_answer("roomy", Some("it is away"));
+        allocator.note_answer("roomy", None);
+    }
+    assert_eq!(given(&allocator, store.as_ref(), "last", 400), OF_LEAST_USE);
+}
+
+#[test]
+fn a_restart_knows_what_those_asked_for_who_are_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = nodes(folder.path());
+    let large = GpuFound { memory_mib: 64 * 600, ..gpu("a") };
+    store.put_node(&node("large", "three"), &[large], None).unwrap();
+    for number in 0..64 {
+        let wanted = reservation(&format!("kept{number}"), 5, 600, Mode::Shared, number);
+        store.reserve(wanted).wait().unwrap();
+    }
+    assert_eq!(given(&allocator(&store), store.as_ref(), "first", 400), OF_LEAST_USE);
+}
+
+#[test]
+fn who_has_no_quota_does_not_change_where_others_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = nodes(folder.path());
+    let allocator = allocator(&store);
+    for number in 0..64 {
+        let mut wanted = reservation(&format!("ask{number}"), 0, 600, Mode::Shared, 0);
+        wanted.project = "none".to_owned();
+        let refused = allocator.reserve(&wanted).unwrap_err();
+        assert_eq!(refused.kind, Kind::Quota, "{refused}");
+    }
+    assert_eq!(given(&allocator, store.as_ref(), "first", 400), FULLEST);
+}
