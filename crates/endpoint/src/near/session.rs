@@ -29,10 +29,6 @@ use crate::lock;
 use crate::pinned::Rows;
 use crate::tls::Channel;
 
-/// Host memory of the program's own cannot become the device's from here
-/// (`CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED`).
-const HOST_REGISTER_SUPPORTED: u32 = 99;
-
 /// From one attempt to reach the gateway to the next, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -98,11 +94,7 @@ impl Session {
         let window = MemoryFile::create("weft-pinned", window_bytes)?;
         let pinned = window.map(Access::ReadWrite)?;
         let (lifeline, programs) = peer::lifeline()?;
-        for attribute in &mut welcome.attributes {
-            if attribute.number == HOST_REGISTER_SUPPORTED {
-                attribute.value = 0;
-            }
-        }
+        welcome.refuse_registering();
         welcome.pinned_bytes = pinned.len() as u64 - managed_bytes;
         welcome.managed_bytes = managed_bytes;
         let answer = Answer::Welcome(welcome).to_bytes()?;

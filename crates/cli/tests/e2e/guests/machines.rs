@@ -94,6 +94,18 @@ fn machines_that_cannot_be_are_refused_in_words() {
     node.wait_until_empty();
 }
 
+/// Linux makes one mapping of a device's memory: registering is refused before it touches a page,
+/// and a program that registers all the same has its memory.
+#[test]
+fn memory_cannot_be_registered_in_a_machine_and_is_said_to() {
+    let node = Node::start(&[]);
+    let text = success(machine(&node, "vm", &[], &["registered"]));
+    // CUDA_ERROR_NOT_SUPPORTED.
+    assert!(text.contains("supported 0, registered 801"), "{text}");
+    assert!(text.contains("registered: PASSED"), "{text}");
+    node.wait_until_empty();
+}
+
 /// Python with tinygrad and NumPy in the machine, as it is on the host.
 #[test]
 fn tinygrad_trains_in_a_machine() {
