@@ -353,6 +353,24 @@ fn the_processor_of_a_machine_that_waits_gets_a_short_slice() {
     node.wait_until_empty();
 }
 
+/// A session that went on under another daemon is helped there once the machine's server has told
+/// it which threads run the processors.
+#[test]
+fn the_processor_of_a_machine_is_boosted_under_the_next_daemon_too() {
+    let mut node = Node::paced(&["scheduling.coscheduling=boost"]);
+    if !has_means(&node, "boost") {
+        return;
+    }
+    let boosts = |node: &Node| node.admin().stats().unwrap().coscheduling.boosts;
+    let words = ["cosched", "tenant", "step_285us", "600", "-", "0"];
+    let _run = Conversation::start(machine(&node, "vm", &[], &words));
+    eventually("a boost", || boosts(&node) > 0);
+    node.kill();
+    node.launch();
+    assert_eq!(node.admin().node().unwrap().adopted_sessions, 1);
+    eventually("a boost of the session that went on", || boosts(&node) > 0);
+}
+
 /// Whether waiting threads are helped by that means. That a test has not run is said, and root in
 /// CI must be able to.
 fn has_means(node: &Node, means: &str) -> bool {
