@@ -26,7 +26,7 @@ use crate::frame::Frame;
 use crate::lending::{Borrowed, Lending};
 use crate::link::{Ended, HEARTBEAT, Link, LookedBack, Over, Reader};
 use crate::lock;
-use crate::pinned::Rows;
+use crate::pinned::{Rows, Unrelayed};
 use crate::tls::Channel;
 
 /// From one attempt to reach the gateway to the next, at first and at most.
@@ -137,6 +137,13 @@ impl Session {
         }
         let why = taker::run(&session, &taking);
         session.end(why);
+    }
+
+    /// The session cannot go on for what its program does, whose user is told.
+    pub(super) fn give_up(&self, why: &Unrelayed) {
+        say(&format!("weft-endpoint: the session ended: {why}"));
+        // What the other threads find then has been said.
+        self.link.close();
     }
 
     /// The program is told that the session is over.
