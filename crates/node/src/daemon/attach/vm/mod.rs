@@ -290,7 +290,8 @@ fn serve(daemon: &Arc<Daemon>, socket: &OwnedFd, machine: &Machine, region: &Arc
     }
 }
 
-/// Notes which threads run a machine's processors, for the sessions that it has and those to come.
+/// Notes which threads run a machine's processors, for sessions that begin from now on, and when
+/// they are told first for those that are there.
 fn learn_processors(daemon: &Daemon, region: &Region, said: &[u8], machine: &Machine) {
     let Machine { open: OpenRegion { vgpu, .. }, tenant: server, .. } = machine;
     let Ok(told) = guest::Processors::from_bytes(said) else { return };
@@ -303,8 +304,10 @@ fn learn_processors(daemon: &Daemon, region: &Region, said: &[u8], machine: &Mac
             });
             // An earlier daemon and its watchdog may have died together.
             end_boosts(process, &processors.threads);
-            region.learn(processors.clone());
-            daemon.help_sessions(region.id, server.uid, &processors);
+            // Once: the server may tell as often as it likes, and the driver has others to serve.
+            if region.learn(processors.clone()) {
+                daemon.help_sessions(region.id, server.uid, &processors);
+            }
         }
         Err(error) => {
             let error: &dyn std::error::Error = &error;
