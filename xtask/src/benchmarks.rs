@@ -704,4 +704,47 @@ mod tests {
             "| `bench x` | real | A | 1.5 | ≤ 1 | **missed** |\n|  |  | B | not measured |  |  |\n";
         assert_eq!(table, expected);
     }
+
+    /// Texts in quotes of what measures `--via tls` and `--via vm`.
+    fn quoted() -> Vec<String> {
+        let folder = root().join("crates/cli/src/bench");
+        let machines = fs::read_dir(folder.join("vm")).unwrap().map(|file| file.unwrap().path());
+        let sources = machines.chain([folder.join("via.rs")]).map(fs::read_to_string);
+        let lines = sources.flat_map(|text| {
+            let texts = text.unwrap();
+            texts.lines().map(str::to_owned).collect::<Vec<_>>()
+        });
+        let of = |line: String| -> Vec<String> {
+            line.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+        };
+        lines.flat_map(of).collect()
+    }
+
+    /// Whether a text is this name, or what it is formatted from: begins and ends as it does.
+    fn makes(text: &str, name: &str) -> bool {
+        let Some((begin, rest)) = text.split_once('{') else { return text == name };
+        let end = rest.rsplit_once('}').map_or("", |(_, end)| end);
+        !begin.is_empty() && name.starts_with(begin) && name.ends_with(end)
+    }
+
+    /// A row whose name nobody writes would say "not measured" for ever.
+    #[test]
+    fn rows_of_remote_hosts_and_machines_are_what_is_measured() {
+        let (written, results) = (quoted(), root().join(RESULTS));
+        let is_via = |bench: &&Bench| bench.name.ends_with(VIA_TLS) || bench.name.ends_with(VIA_VM);
+        let mut rows = 0;
+        for bench in BENCHES.iter().filter(is_via) {
+            let text = fs::read_to_string(document_path(&results, bench.name)).unwrap_or_default();
+            let document: Value = serde_json::from_str(&text).unwrap_or_default();
+            for Row(name, ..) in bench.rows {
+                let mut parts = ["figures", "controls", "baselines"].iter();
+                let is_stored = parts.any(|part| document[part][name].is_number());
+                let is_known = is_stored || written.iter().any(|text| makes(text, name));
+                assert!(is_known, "`{}` has no figure {name}", in_words(bench.name));
+                rows += 1;
+            }
+        }
+        assert!(rows > 50, "{rows} rows were looked at");
+        assert!(makes("figure2_{us}us", "figure2_21us") && !makes("mmr_min", "mmr_max"));
+    }
 }

@@ -24,13 +24,14 @@ const PACKAGES: [&str; 8] = [
 ];
 
 /// Programs of the virtual machine that the tests boot, beside the scripts.
-const GUEST_PROGRAMS: [&str; 12] = [
+const GUEST_PROGRAMS: [&str; 13] = [
     "vector_add",
     "matrix_mul",
     "reduction",
     "histogram",
     "pipeline",
     "relay",
+    "registered",
     "share",
     "call",
     "copy",

@@ -119,7 +119,11 @@ impl Session {
         established: Established,
         transport: Option<Arc<dyn Transport>>,
     ) -> Arc<Self> {
-        let Established { welcome, side, pinned, device, lifeline } = established;
+        let Established { mut welcome, side, pinned, device, lifeline } = established;
+        if welcome.placement.is_some() {
+            // Whatever the node says: what is mapped here is a device's memory.
+            welcome.refuse_registering();
+        }
         let side = Arc::new(side);
         let transport = transport.unwrap_or_else(|| Arc::clone(&side) as Arc<dyn Transport>);
         let attributes: BTreeMap<u32, i32> =

@@ -6,11 +6,12 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::Fixture;
+use common::{Fixture, PINNED_BYTES};
 use weft_client::{
     Client, Config, Context, Function, HostWork, KernelWork, Launch, LinkInput, Stream, Work,
 };
 use weft_wire::Status;
+use weft_wire::handshake::{Attribute, Placement};
 
 const ARENA: usize = 4 << 20;
 const SHAPE: Launch =
@@ -39,6 +40,33 @@ fn launches_arrive_in_order_with_their_parameters() {
     let launches = fixture.controls.launches.lock().unwrap();
     assert_eq!(launches.len(), 100);
     assert!(launches.iter().zip(0..).all(|(params, tag)| *params == [tag; 12]));
+}
+
+/// In a virtual machine the window is a device's memory. Whatever the node says, none of the
+/// program's own is registered then, nor asked for.
+#[test]
+fn memory_is_not_registered_where_the_window_is_a_devices() {
+    let placement = Placement { segment_at: 0, segment_bytes: 0, pinned_at: 0, mark: 0 };
+    for placement in [None, Some(placement)] {
+        let mut welcome = common::welcome(PINNED_BYTES as u64);
+        welcome.attributes.extend([91, 99].map(|number| Attribute { number, value: 1 }));
+        let expected = Ok(i32::from(placement.is_none()));
+        welcome.placement = placement;
+        let is_machine = welcome.placement.is_some();
+        let fixture = Fixture::welcomed(ARENA, &Config::default(), welcome);
+        let client = &fixture.client;
+        client.context_create(0, 0).unwrap();
+        for number in [91, 99] {
+            assert_eq!(client.device_attribute(number, 0), expected);
+        }
+        if is_machine {
+            fixture.settle();
+            let memory = [0_u8; 64];
+            let refused = client.host_register(memory.as_ptr().addr() as u64, 64, 0).unwrap_err();
+            assert_eq!(refused.status(), Status::NOT_SUPPORTED);
+            assert!(fixture.log().is_empty(), "the worker was asked");
+        }
+    }
 }
 
 #[test]

@@ -488,16 +488,8 @@ mod tests {
         for word in [7, BASE + 4096 + 100, BASE + 4096, BASE + 4096 + 8192, 0x3000_0000_0000] {
             params.extend_from_slice(&u64::to_le_bytes(word));
         }
-        let launch = LaunchSpec {
-            module: weft_wire::id::ModuleId { index: 0, generation: 0 },
-            function: 0,
-            grid: [1; 3],
-            block: [1; 3],
-            shared_bytes: 0,
-            params: Payload::Inline(&params),
-        };
         let stream = StreamId { index: 4, generation: 1 };
-        let command = Command::Launch { stream, launch };
+        let command = Command::Launch { stream, launch: kernel(&params) };
         let whole = [Rows::linear(BASE + 4096, 8192)];
         assert_eq!(window.touched(&command, &|_| None).unwrap().given, whole);
         let mut counts = Counts::default();
@@ -506,6 +498,25 @@ mod tests {
         let freed = Command::PinnedRange { address: BASE + 4096, bytes: 8192, used: 0 };
         window.touched(&freed, &|_| None).unwrap();
         assert_eq!(pending(&mut window, &mut counts, &command, &|_| None), Ok(None));
+    }
+
+    #[test]
+    fn streams_without_a_progress_word_use_no_pinned_memory() {
+        let mut window = window();
+        let mut counts = Counts::default();
+        let stream = |index| StreamId { index, generation: 1 };
+        let last = STREAM_WORDS - 1;
+        assert_eq!(counts.count(stream(last)), Ok(Until { word: last, value: 1 }));
+        assert_eq!(counts.count(stream(STREAM_WORDS)), Err(Unrelayed::Stream));
+        assert!(Unrelayed::Stream.to_string().contains("first 1024 streams"));
+        // There they are refused what they have to wait for, and nothing else.
+        let shape = Shape { width: 8, height: 1, depth: 1 };
+        for (src, touches) in [(pinned(BASE, 0), true), (device(2), false)] {
+            let stream = stream(STREAM_WORDS);
+            let copy = Command::Copy { stream, dst: device(1), src, shape: shape.clone() };
+            let expected = if touches { Err(Unrelayed::Stream) } else { Ok(None) };
+            assert_eq!(pending(&mut window, &mut counts, &copy, &|_| None), expected);
+        }
     }
 
     #[test]
@@ -524,6 +535,73 @@ mod tests {
         assert_eq!(window.touched(&launch, &|_| None).unwrap().reads, [Rows::linear(BASE, 8)]);
         window.touched(&Command::GraphDestroy { graph }, &|_| None).unwrap();
         assert!(window.touched(&launch, &|_| None).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_graph_touches_what_its_nodes_are_changed_to() {
+        let mut window = window();
+        let node = |work| GraphNode { after: vec![], work };
+        let nodes = vec![node(GraphWork::Empty), node(GraphWork::Empty)];
+        let bytes = weft_wire::codec::encode_to_vec(&nodes, 4096).unwrap();
+        let block = |bytes: &[u8]| Block { offset: 0, bytes: bytes.len() as u64, release: 0 };
+        let graph = GraphExecId { index: 1, generation: 1 };
+        let context = weft_wire::id::ContextId { index: 0, generation: 0 };
+        let made = Command::GraphInstantiate { context, graph, nodes: block(&bytes) };
+        window.touched(&made, &|_| Some(bytes.clone())).unwrap();
+        let launch = Command::GraphLaunch { graph, stream: StreamId::LEGACY };
+        assert!(window.touched(&launch, &|_| None).unwrap().is_empty());
+        // One becomes a fill, and then the same fill elsewhere.
+        for address in [BASE + 8, BASE + 64] {
+            let fill = fill(address);
+            let changed = node(GraphWork::Fill(fill));
+            let bytes = weft_wire::codec::encode_to_vec(&changed, 4096).unwrap();
+            let set = Command::GraphSetNode { graph, node: 0, node_bytes: block(&bytes) };
+            window.touched(&set, &|_| Some(bytes.clone())).unwrap();
+            let touched = window.touched(&launch, &|_| None).unwrap();
+            assert_eq!(touched.writes, [Rows::linear(address, 24)]);
+        }
+        // The other one becomes a kernel that is given the allocation.
+        let params = (BASE + 4096 + 16).to_le_bytes();
+        let set = Command::GraphSetKernel { graph, node: 1, launch: kernel(&params) };
+        window.touched(&set, &|_| None).unwrap();
+        let touched = window.touched(&launch, &|_| None).unwrap();
+        assert_eq!(touched.given, [Rows::linear(BASE + 4096, 8192)]);
+        assert_eq!(window.graph_rows, 3);
+    }
+
+    #[test]
+    fn fills_and_written_words_are_writes() {
+        let mut window = window();
+        let stream = StreamId::LEGACY;
+        let mut writes = |command| window.touched(&command, &|_| None).unwrap().writes;
+        let filled = writes(Command::Fill { stream, fill: fill(BASE + 8) });
+        assert_eq!(filled, [Rows::linear(BASE + 8, 24)]);
+        for (wide, bytes) in [(false, 4), (true, 8)] {
+            let (address, value) = (BASE + 32, 7);
+            let write = Command::StreamWriteValue { stream, address, value, wide };
+            assert_eq!(writes(write), [Rows::linear(address, bytes)]);
+            let write = Command::StreamWriteValue { stream, address: 4096, value, wide };
+            assert_eq!(writes(write), []);
+        }
+        assert_eq!(writes(Command::Fill { stream, fill: fill(4096) }), []);
+    }
+
+    /// Six elements of four bytes.
+    fn fill(address: u64) -> weft_wire::command::FillSpec {
+        let (pitch, width, height, element, value) = (0, 6, 1, 4, 9);
+        weft_wire::command::FillSpec { address, pitch, width, height, element, value }
+    }
+
+    /// A launch with these parameters.
+    fn kernel(params: &[u8]) -> LaunchSpec<'_> {
+        LaunchSpec {
+            module: weft_wire::id::ModuleId { index: 0, generation: 0 },
+            function: 0,
+            grid: [1; 3],
+            block: [1; 3],
+            shared_bytes: 0,
+            params: Payload::Inline(params),
+        }
     }
 
     /// A graph of so many copies from pinned memory, after as many nodes that do nothing.

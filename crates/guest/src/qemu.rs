@@ -128,4 +128,36 @@ mod tests {
         let printed = devices(Path::new("/run/team-a/region"), 256 << 20, Path::new("/run/team-a"));
         assert_eq!(command_of_docs("-object memory-backend-file"), printed);
     }
+
+    /// Values of an attribute of all elements of this name in the docs' XML.
+    fn values_of_docs(element: &str, attribute: &str) -> Vec<&'static str> {
+        let xml = DOCS.split("```xml").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        let (begins, holds) = (format!("<{element} "), format!("{attribute}='"));
+        let value = |text: &'static str| {
+            let (_, rest) = text.split('>').next()?.split_once(&holds)?;
+            rest.split('\'').next()
+        };
+        xml.split(&begins).skip(1).map(|text| value(text).unwrap()).collect()
+    }
+
+    /// libvirt makes the serial device and its ports of what it calls channels.
+    #[test]
+    fn the_docs_give_libvirt_the_devices_that_the_server_prints() {
+        let printed = devices(Path::new("/run/team-a/region"), 256 << 20, Path::new("/run/team-a"));
+        let is_libvirts = |value: &str| {
+            ["virtio-serial-pci", "weft-control", "weft-marks"].iter().any(|of| value.contains(of))
+        };
+        let (ports, others): (Vec<_>, Vec<_>) =
+            printed.chunks(2).partition(|argument| is_libvirts(&argument[1]));
+        let given = values_of_docs("qemu:arg", "value");
+        // The slot is for libvirt's sake.
+        let given: Vec<&str> = given.iter().filter_map(|arg| arg.split(",addr=").next()).collect();
+        assert_eq!(given, others.concat());
+        let fields = |key: &str| -> Vec<&str> {
+            let values = ports.iter().flat_map(|argument| argument[1].split(','));
+            values.filter_map(|field| field.strip_prefix(key)).collect()
+        };
+        assert_eq!(values_of_docs("source", "path"), fields("path="));
+        assert_eq!(values_of_docs("target", "name"), fields("name="));
+    }
 }

@@ -121,7 +121,7 @@ fn silent_connections_cost_others_nothing() {
     assert!(began.elapsed() < DEADLINE);
     assert_eq!(tenant_threads(&node), 0, "a thread serves somebody who has said nothing");
     // Another user is served meanwhile.
-    if rustix::process::geteuid().is_root() {
+    if has_other_users() {
         node.open_to_others();
         as_user(OTHER_USER, || drop(node.attach(&hello())));
         let still = silent.iter().filter(|socket| !peer::has_hung_up(socket)).count();
@@ -329,13 +329,22 @@ fn host_memory_of_a_users_sessions_is_bounded_together() {
     drop(attach("third"));
 }
 
-/// What one user may have is one thing, and what the node has is another.
-#[test]
-fn host_memory_of_all_users_is_bounded_together() {
-    if !rustix::process::geteuid().is_root() {
+/// Whether tests may be several users. That a test has not run is said, and with `CI=true` it must.
+#[track_caller]
+fn has_other_users() -> bool {
+    let can = rustix::process::geteuid().is_root();
+    if !can {
         let is_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
         assert!(!is_ci, "CI=true, but only root has other users");
         eprintln!("not run: only root has other users");
+    }
+    can
+}
+
+/// What one user may have is one thing, and what the node has is another.
+#[test]
+fn host_memory_of_all_users_is_bounded_together() {
+    if !has_other_users() {
         return;
     }
     let node = Node::start(&[

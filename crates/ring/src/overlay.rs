@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::io;
 use std::os::fd::OwnedFd;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags};
 use rustix::pipe::{IoSliceRaw, PipeFlags, SpliceFlags};
 use thiserror::Error;
@@ -42,6 +43,10 @@ pub enum OverlayError {
     /// Not whole pages, or outside of the shared memory.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// The shared memory is no memory file's but a device's, of which the system makes no second
+    /// mapping.
+    #[error("the vGPU's memory is a device's, which cannot take the place of pages ({0})")]
+    Device(io::Error),
     /// The system refused.
     #[error("the system refuses to replace pages: {0}")]
     Os(#[from] io::Error),
@@ -71,6 +76,7 @@ impl Overlay {
             return Err(MapError::Misaligned.into());
         }
         check_private(address, shared.len())?;
+        check_twice(&shared)?;
         let pipe = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok();
         let mut scratch = Scratch::new()?;
         Self::lay_by(shared, address, |piece, at| replace(piece, at, pipe.as_ref(), &mut scratch))
@@ -372,6 +378,22 @@ fn check_private(start: usize, len: usize) -> Result<(), OverlayError> {
     if at < start + len { Err(OverlayError::Unmapped(at)) } else { Ok(()) }
 }
 
+/// Whether the system makes a second mapping of the shared pages, asked where nothing is: over
+/// other pages it removes those first and then finds out that it cannot. It cannot of a device's
+/// memory, which is what a virtual machine has.
+fn check_twice(shared: &SharedSpan) -> Result<(), OverlayError> {
+    // SAFETY: an old length of 0 leaves the old mapping as it is, and no place is named, so the
+    // new one replaces nothing.
+    let twin = unsafe { rustix::mm::mremap(shared.as_ptr().cast(), 0, PAGE, MremapFlags::MAYMOVE) };
+    let twin = twin.map_err(|errno| match errno {
+        Errno::FAULT | Errno::INVAL => OverlayError::Device(errno.into()),
+        errno => OverlayError::Os(errno.into()),
+    })?;
+    // SAFETY: the mapping was made just now and nothing refers to it.
+    unsafe { pages::unmap(twin, PAGE) };
+    Ok(())
+}
+
 /// The parts of the process's pages where the shared ones are still mapped: starts and lengths.
 fn in_place(shared: &SharedSpan, address: usize) -> Result<Vec<(usize, usize)>, OverlayError> {
     let (len, own) = (shared.len(), shared.as_ptr().addr());
@@ -527,6 +549,23 @@ mod tests {
         own(0).store(5, Ordering::Release);
         assert!(matches!(lay(PAGE), OverlayError::Unmapped(_)));
         assert_eq!(load(own(0)), 5);
+    }
+
+    /// Private pages stand for a device's: of either the system makes no second mapping, and says
+    /// so only when it has removed what was there.
+    #[test]
+    fn memory_that_cannot_be_mapped_twice_leaves_the_processs_own_alone() {
+        let shared = SharedMemory::anonymous(2 * PAGE).unwrap();
+        let device = pages::anonymous(2 * PAGE, MapFlags::PRIVATE).unwrap();
+        let place = ptr::with_exposed_provenance_mut::<c_void>(shared.address());
+        // SAFETY: both are mappings of this test, to which nothing refers.
+        unsafe { move_over(device, 2 * PAGE, place).unwrap() };
+        let (address, own) = own_pages(2);
+        own(3).store(7, Ordering::Release);
+        let refused = Overlay::lay(shared.span(0, 2 * PAGE).unwrap(), address).unwrap_err();
+        assert!(matches!(refused, OverlayError::Device(_)), "{refused}");
+        assert_eq!(areas(address, 2 * PAGE).unwrap().len(), 1, "the pages are there");
+        assert_eq!(load(own(3)), 7);
     }
 
     #[test]

@@ -145,6 +145,20 @@ message! {
     }
 }
 
+/// What says that a device uses memory of the program's own in place:
+/// `CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM` and `_HOST_REGISTER_SUPPORTED`.
+const OF_REGISTERED_MEMORY: [u32; 2] = [91, 99];
+
+impl Welcome {
+    /// Says that memory of the program's own cannot be registered: where the window is no memory
+    /// file of the program's host, its pages cannot take the place of the program's.
+    pub fn refuse_registering(&mut self) {
+        self.attributes.retain(|attribute| !OF_REGISTERED_MEMORY.contains(&attribute.number));
+        let refused = OF_REGISTERED_MEMORY.map(|number| Attribute { number, value: 0 });
+        self.attributes.extend(refused);
+    }
+}
+
 /// A tenant's first message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hello {

@@ -38,6 +38,24 @@ pub(crate) fn measured(name: &str, flags: &[&OsStr]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// Over TLS on this host's loopback: the figures that the design names are there, and each is of a
+/// run that can be one.
+#[test]
+fn calls_of_another_hosts_vgpu_are_measured() {
+    let document = measured("call", &["--via".as_ref(), "tls".as_ref()]);
+    let figure = |name: &str| number(&document, "figures", name);
+    for name in ["sync_us_p50", "sync_us_p99", "submit_us_p50", "over_tcp_echo"] {
+        assert!(figure(name) > 0.0, "{name} in {document}");
+    }
+    assert!(figure("sync_us_p50") <= figure("sync_us_p99"), "{document}");
+    for name in ["tcp_echo_us_p50", "shared_memory_sync_us_p50", "trap_sync_us_p50"] {
+        assert!(number(&document, "baselines", name) > 0.0, "{name} in {document}");
+    }
+    // The network's way is no shared memory.
+    let near = number(&document, "baselines", "shared_memory_sync_us_p50");
+    assert!(figure("sync_us_p50") > near, "{document}");
+}
+
 /// What a benchmark would not look at is refused before it measures.
 #[test]
 fn parts_are_chosen_only_of_benchmarks_that_have_some() {

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::support::{Conversation, Node, finish, is_root, program, success};
+use crate::support::{Conversation, Node, has_mounts, program, success};
 
 /// Two places of a container at which a node is looked for.
 const BY_DIRECTORY: &str = "/run/weft/tenant.sock";
@@ -12,10 +12,7 @@ const BY_FILE: &str = "/run/weft.sock";
 /// A container that runs a program at each socket that it is told, and says whether it worked.
 /// `None` where there may be none.
 fn container(node: &Node) -> Option<Conversation> {
-    let mut trial = Command::new("unshare");
-    trial.args(["--mount", "mount", "-t", "tmpfs", "tmpfs", "/run"]);
-    if !is_root() || !finish(trial).status.success() {
-        eprintln!("not run: no mount namespaces here");
+    if !has_mounts() {
         return None;
     }
     let script = r#"

@@ -160,6 +160,24 @@ fn sessions_outlive_the_daemon_and_new_ones_begin_at_the_next() {
     node.wait_until_empty();
 }
 
+/// What of host memory a machine's programs have in its region, and what they learn that they do
+/// not have: where the region is a device, its pages cannot take the place of a program's own.
+#[test]
+fn managed_memory_lies_in_a_machines_region_and_none_is_registered_there() {
+    let node = Node::start(&[]);
+    let stand = Stand::start(&node, &[]);
+    let text = success(stand.run("managed", &["8", "4"]));
+    assert!(text.contains("PASSED"), "{text}");
+    // What the docs say: the region's 256 MiB among four, half of that, less a mebibyte.
+    let output = finish(stand.run("managed", &["32", "1"]));
+    let text = text_of(&output);
+    assert!(!output.status.success() && text.contains("OUT_OF_MEMORY"), "{text}");
+    let text = success(stand.run("registered", &[]));
+    // CUDA_ERROR_NOT_SUPPORTED.
+    assert!(text.contains("supported 0, registered 801"), "{text}");
+    node.wait_until_empty();
+}
+
 /// A region in which nobody has a session is kept by its machine's server, or by who opened it for
 /// that one.
 #[test]

@@ -7,7 +7,8 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::support::{
-    Conversation, Node, as_user, eventually, finish, is_root, program, success, text_of, weft,
+    Conversation, Node, as_user, eventually, finish, has_mounts, is_root, program, success,
+    text_of, weft,
 };
 
 /// Users besides the one who runs the tests.
@@ -180,10 +181,7 @@ fn a_program_says_nothing_to_another_users_node() {
 /// Runs a shell script in a mount namespace with an empty `/run`, with `$WEFT` and `$ADD` in its
 /// environment; `None` where that is not allowed.
 fn with_own_run(script: &str) -> Option<Output> {
-    let mut trial = Command::new("unshare");
-    trial.args(["--mount", "mount", "-t", "tmpfs", "tmpfs", "/run"]);
-    if !is_root() || !finish(trial).status.success() {
-        eprintln!("not run: no mount namespaces here");
+    if !has_mounts() {
         return None;
     }
     let mut command = Command::new("unshare");

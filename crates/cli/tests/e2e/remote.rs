@@ -60,8 +60,10 @@ fn unmodified_programs_run_on_another_hosts_vgpu() {
         let text = success(run(&address, &token, &program(name), &[]));
         assert!(text.contains("PASSED"), "{name}: {text}");
     }
-    let text = success(run(&address, &token, &program("relay"), &["10"]));
-    assert!(text.contains("PASSED"), "{text}");
+    for (name, arguments) in [("relay", &["10"][..]), ("managed", &["8", "6"][..])] {
+        let text = success(run(&address, &token, &program(name), arguments));
+        assert!(text.contains("PASSED"), "{name}: {text}");
+    }
     node.wait_until_empty();
     let vgpus = node.admin().list().unwrap();
     let far = vgpus.iter().find(|vgpu| vgpu.name == "far").unwrap();

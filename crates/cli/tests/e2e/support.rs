@@ -54,17 +54,23 @@ pub(crate) fn weft() -> Command {
 }
 
 /// Whether this test can have network namespaces with rules of their own. That it has not run is
-/// said, and `WEFT_TEST_NETWORK` makes it a failure.
+/// said, and `WEFT_TEST_NETWORK` or `CI=true` makes it a failure ([`can_run`]).
+#[track_caller]
 pub(crate) fn has_network() -> bool {
     let mut trial = Command::new("unshare");
     trial.args(["--net", "nft", "list", "ruleset"]);
     let can = trial.output().is_ok_and(|output| output.status.success());
-    if !can {
-        let is_required = std::env::var_os("WEFT_TEST_NETWORK").is_some();
-        assert!(!is_required, "WEFT_TEST_NETWORK is set, and there is no network namespace");
-        eprintln!("not run: no network namespace with rules of its own can be made here");
-    }
-    can
+    let is_required = std::env::var_os("WEFT_TEST_NETWORK").is_some();
+    assert!(can || !is_required, "WEFT_TEST_NETWORK is set, and there is no network namespace");
+    can_run(can, "no network namespace with rules of its own can be made here")
+}
+
+/// The same for mount namespaces, which root makes.
+#[track_caller]
+pub(crate) fn has_mounts() -> bool {
+    let mut trial = Command::new("unshare");
+    trial.args(["--mount", "mount", "-t", "tmpfs", "tmpfs", "/run"]);
+    is_root() && can_run(finish(trial).status.success(), "no mount namespaces can be made here")
 }
 
 /// Does something in a network namespace, which is a file; sockets that it makes stay of it.

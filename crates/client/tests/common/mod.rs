@@ -23,6 +23,9 @@ use weft_wire::handshake::{Attribute, Welcome};
 use weft_wire::id::{EventId, StreamId};
 use weft_wire::{Command, Status, progress, reply};
 
+/// Of the pinned window.
+pub const PINNED_BYTES: usize = 16 << 20;
+
 /// What the test wants of the worker while it runs.
 #[derive(Debug, Default)]
 pub struct Controls {
@@ -64,8 +67,11 @@ impl Fixture {
     }
 
     pub fn with_config(arena_bytes: usize, config: &Config) -> Self {
-        const PINNED_BYTES: usize = 16 << 20;
+        Self::welcomed(arena_bytes, config, welcome(PINNED_BYTES as u64))
+    }
 
+    /// With what the node says of the vGPU; the session is one of this host's all the same.
+    pub fn welcomed(arena_bytes: usize, config: &Config, welcome: Welcome) -> Self {
         let addresses = Addresses::reserve().unwrap();
         let hello = addresses.hello(config, &config.vgpu).body;
         let segment = Segment::create(arena_bytes).unwrap();
@@ -90,7 +96,7 @@ impl Fixture {
         let controls = Arc::new(Controls::default());
         let session = Established::new(
             addresses,
-            welcome(PINNED_BYTES as u64),
+            welcome,
             OwnedFd::from(segment),
             OwnedFd::from(pinned),
             Some(lifeline),
@@ -139,7 +145,8 @@ fn socket_pair() -> (OwnedFd, OwnedFd) {
     .unwrap()
 }
 
-fn welcome(pinned_bytes: u64) -> Welcome {
+/// Of the fake device.
+pub fn welcome(pinned_bytes: u64) -> Welcome {
     Welcome {
         session: 1,
         vgpu: "test".into(),

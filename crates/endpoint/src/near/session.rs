@@ -26,12 +26,8 @@ use crate::frame::Frame;
 use crate::lending::{Borrowed, Lending};
 use crate::link::{Ended, HEARTBEAT, Link, LookedBack, Over, Reader};
 use crate::lock;
-use crate::pinned::Rows;
+use crate::pinned::{Rows, Unrelayed};
 use crate::tls::Channel;
-
-/// Host memory of the program's own cannot become the device's from here
-/// (`CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED`).
-const HOST_REGISTER_SUPPORTED: u32 = 99;
 
 /// From one attempt to reach the gateway to the next, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -98,11 +94,7 @@ impl Session {
         let window = MemoryFile::create("weft-pinned", window_bytes)?;
         let pinned = window.map(Access::ReadWrite)?;
         let (lifeline, programs) = peer::lifeline()?;
-        for attribute in &mut welcome.attributes {
-            if attribute.number == HOST_REGISTER_SUPPORTED {
-                attribute.value = 0;
-            }
-        }
+        welcome.refuse_registering();
         welcome.pinned_bytes = pinned.len() as u64 - managed_bytes;
         welcome.managed_bytes = managed_bytes;
         let answer = Answer::Welcome(welcome).to_bytes()?;
@@ -145,6 +137,13 @@ impl Session {
         }
         let why = taker::run(&session, &taking);
         session.end(why);
+    }
+
+    /// The session cannot go on for what its program does, whose user is told.
+    pub(super) fn give_up(&self, why: &Unrelayed) {
+        say(&format!("weft-endpoint: the session ended: {why}"));
+        // What the other threads find then has been said.
+        self.link.close();
     }
 
     /// The program is told that the session is over.

@@ -197,7 +197,11 @@ impl Forwarder {
         })?;
         let read = |block: &Block| Some(span_of(arena, block).ok()?.to_vec());
         let pending = pinned::pending(&mut self.window, &mut self.counts, &command, &read);
-        if let Some((until, touched)) = pending.map_err(|_| Broken)? {
+        let pending = pending.map_err(|why| {
+            self.session.give_up(&why);
+            Broken
+        })?;
+        if let Some((until, touched)) = pending {
             self.touch(until, touched)?;
         }
         if let Command::HostFunction { stream, call } = &command {

@@ -369,7 +369,7 @@ impl Daemon {
             program: start.program.clone(),
             worker: None,
             segment: None,
-            in_region: false,
+            region: None,
             ends_at_once: false,
         };
         tables.sessions.insert(start.key, entry);

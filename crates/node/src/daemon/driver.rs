@@ -93,6 +93,13 @@ pub(crate) enum Order {
     },
     /// A session begins, or is adopted.
     Begin(Box<Beginning>),
+    /// It has become known whom to help to run for a session that has begun.
+    Help {
+        /// Which.
+        session: u32,
+        /// Whom; nothing changes where somebody is helped already.
+        waiters: Box<Waiters>,
+    },
     /// A session's worker is dead, its turn perhaps not over.
     Drain {
         /// Which.
@@ -425,6 +432,12 @@ impl Driver {
             }
             Order::Forget { vgpu } => self.forget(VgpuKey(vgpu)),
             Order::Begin(beginning) => self.begin(*beginning),
+            Order::Help { session, waiters } => {
+                // One that has ended meanwhile needs no help.
+                if self.sessions.contains_key(&session) {
+                    self.coscheduler.help(session, *waiters);
+                }
+            }
             Order::Drain { session, answer } => self.drain(session, answer),
             Order::EndDrain { session } => self.drains.end(session),
             Order::End { session, answer } => {

@@ -147,7 +147,7 @@ impl Tables {
             // One that starts takes what it was promised.
             let Some(worker) = &entry.worker else { continue };
             let device_bytes = self.memory(entry.device).session_bytes(session);
-            let bytes = counted_bytes(worker.resident(), entry.in_region, device_bytes);
+            let bytes = counted_bytes(worker.resident(), entry.region.is_some(), device_bytes);
             self.host.measure(session, bytes);
         }
         ask(&mut self.host)
@@ -314,7 +314,7 @@ impl Daemon {
         if let Some(entry) = self.tables().sessions.get_mut(&session.key) {
             entry.worker = Some(session.worker.process.try_clone()?);
             entry.segment = Some(session.segment.clone());
-            entry.in_region = session.place.is_some();
+            entry.region = session.place.as_ref().map(|place| place.part.region);
         }
         let (key, vgpu, id) = (session.key, session.vgpu, session.start.session);
         let waiters = self.waiters(session, origin);
@@ -330,7 +330,8 @@ impl Daemon {
             // Whoever relays for a program does not wait in its stead.
             None if start.elsewhere.is_some() => return None,
             None => Waiters::open(segment, start, origin == Origin::Adopted),
-            // Who runs the processors of a session that was adopted is not known yet.
+            // Of one that was adopted nobody knows yet who runs the machine's processors: those
+            // are helped from when its server says so.
             Some(place) => Waiters::of_machine(segment, start.uid, place.processors()?),
         };
         if let Err(error) = &waiters {

@@ -94,6 +94,18 @@ fn machines_that_cannot_be_are_refused_in_words() {
     node.wait_until_empty();
 }
 
+/// Linux makes one mapping of a device's memory: registering is refused before it touches a page,
+/// and a program that registers all the same has its memory.
+#[test]
+fn memory_cannot_be_registered_in_a_machine_and_is_said_to() {
+    let node = Node::start(&[]);
+    let text = success(machine(&node, "vm", &[], &["registered"]));
+    // CUDA_ERROR_NOT_SUPPORTED.
+    assert!(text.contains("supported 0, registered 801"), "{text}");
+    assert!(text.contains("registered: PASSED"), "{text}");
+    node.wait_until_empty();
+}
+
 /// Python with tinygrad and NumPy in the machine, as it is on the host.
 #[test]
 fn tinygrad_trains_in_a_machine() {
@@ -339,6 +351,24 @@ fn the_processor_of_a_machine_that_waits_gets_a_short_slice() {
     assert!(run.wait().success());
     assert!(sliced.iter().all(|name| name.starts_with("CPU 0/")), "threads {sliced:?}");
     node.wait_until_empty();
+}
+
+/// A session that went on under another daemon is helped there once the machine's server has told
+/// it which threads run the processors.
+#[test]
+fn the_processor_of_a_machine_is_boosted_under_the_next_daemon_too() {
+    let mut node = Node::paced(&["scheduling.coscheduling=boost"]);
+    if !has_means(&node, "boost") {
+        return;
+    }
+    let boosts = |node: &Node| node.admin().stats().unwrap().coscheduling.boosts;
+    let words = ["cosched", "tenant", "step_285us", "600", "-", "0"];
+    let _run = Conversation::start(machine(&node, "vm", &[], &words));
+    eventually("a boost", || boosts(&node) > 0);
+    node.kill();
+    node.launch();
+    assert_eq!(node.admin().node().unwrap().adopted_sessions, 1);
+    eventually("a boost of the session that went on", || boosts(&node) > 0);
 }
 
 /// Whether waiting threads are helped by that means. That a test has not run is said, and root in

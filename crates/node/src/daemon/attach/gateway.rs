@@ -1,26 +1,35 @@
 //! The gateway's process: started, and started again should it end. It has no right of this
 //! process, and every session that it asks for comes with a grant.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use weft_api::node::GatewayReport;
 use weft_wire::remote::{from_hex, to_hex};
 
+use super::super::log::{LogLimit, printable};
 use super::super::{Daemon, STACK_BYTES};
 use crate::config::RemoteConfig;
+use crate::link::LINE_BYTES_MAX;
 
 /// From one gateway's end to the next one's start.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A gateway has said what its key is within this time.
 const KEY_LIMIT: Duration = Duration::from_secs(10);
+
+/// Lines of a gateway's standard error: it is not trusted to say little.
+static SAID: LogLimit = LogLimit::per_second(10);
+
+/// So many of them stand beside its end.
+const LAST_LINES: usize = 4;
 
 /// What the gateway has said.
 #[derive(Debug, Default)]
@@ -150,22 +159,42 @@ fn spawn(daemon: &Daemon, listen: SocketAddr, program: &PathBuf) -> anyhow::Resu
 
 /// Hears what a gateway says until it ends.
 fn attend(gateway: &Gateway, mut child: Child) {
-    if let Some(out) = child.stdout.take() {
-        for line in BufReader::new(out).lines().map_while(Result::ok) {
-            hear(gateway, &line);
-        }
-    }
-    let mut why = String::new();
-    if let Some(error) = child.stderr.take() {
-        for line in BufReader::new(error).lines().map_while(Result::ok).take(4) {
-            why.push_str(&line);
-        }
-    }
+    let why = hear_all(gateway, child.stdout.take(), child.stderr.take());
     gateway.said().address = None;
     match child.wait() {
         Ok(status) => tracing::error!(%status, why, "the gateway ended; it is started again"),
         Err(error) => tracing::error!(%error, "the gateway was not reaped"),
     }
+}
+
+/// Hears both ways in which a gateway says something, to their ends; returns its last words.
+fn hear_all(gateway: &Gateway, out: Option<ChildStdout>, error: Option<ChildStderr>) -> String {
+    thread::scope(|scope| {
+        // In a thread of its own: a gateway may say more there than a pipe holds.
+        let last = error.map(|error| scope.spawn(|| overhear(error)));
+        if let Some(out) = out {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                hear(gateway, &line);
+            }
+        }
+        last.and_then(|last| last.join().ok()).unwrap_or_default()
+    })
+}
+
+/// Logs what a gateway says on its standard error as it comes; returns the last lines of it.
+fn overhear(error: ChildStderr) -> String {
+    let mut last: VecDeque<String> = VecDeque::new();
+    for line in BufReader::new(error).split(b'\n').map_while(Result::ok) {
+        let line = printable(&String::from_utf8_lossy(&line), LINE_BYTES_MAX);
+        if let Some(suppressed) = SAID.line(Instant::now()) {
+            tracing::warn!(line, suppressed, "the gateway says");
+        }
+        if last.len() == LAST_LINES {
+            last.pop_front();
+        }
+        last.push_back(line);
+    }
+    last.make_contiguous().join("; ")
 }
 
 fn hear(gateway: &Gateway, line: &str) {
@@ -177,4 +206,38 @@ fn hear(gateway: &Gateway, line: &str) {
         tracing::info!(address, "endpoints are let in");
     }
     gateway.news.notify_all();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More than a pipe holds, before it listens: it would wait for a reader for ever.
+    #[test]
+    fn a_gateway_that_says_much_on_its_standard_error_is_heard_all_the_same() {
+        let script = "head -c 300000 /dev/zero | tr '\\0' 'x' | fold -w 99 >&2
+            echo listening 127.0.0.1:7600
+            read -r _
+            echo the last >&2";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (out, error, input) = (child.stdout.take(), child.stderr.take(), child.stdin.take());
+        let gateway = Gateway::default();
+        let last = thread::scope(|scope| {
+            let hearing = scope.spawn(|| hear_all(&gateway, out, error));
+            let silent = |said: &mut Said| said.address.is_none();
+            let waited = gateway.news.wait_timeout_while(gateway.said(), KEY_LIMIT, silent);
+            let is_heard = waited.unwrap().0.address.is_some();
+            if !is_heard {
+                child.kill().unwrap();
+            }
+            drop(input);
+            assert!(is_heard, "it waits for a reader");
+            hearing.join().unwrap()
+        });
+        child.wait().unwrap();
+        assert!(last.starts_with("xxx") && last.ends_with("; the last"), "{last}");
+    }
 }

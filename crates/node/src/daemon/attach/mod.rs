@@ -313,7 +313,7 @@ fn welcome(daemon: &Daemon, session: &Session, vgpu: &Vgpu) -> Welcome {
         .iter()
         .map(|(number, value)| Attribute { number: *number, value: *value })
         .collect();
-    Welcome {
+    let mut welcome = Welcome {
         session: session.start.session,
         vgpu: vgpu.name.clone(),
         device_name: info.name.clone(),
@@ -325,5 +325,10 @@ fn welcome(daemon: &Daemon, session: &Session, vgpu: &Vgpu) -> Welcome {
         managed_bytes: session.start.managed_bytes,
         attributes,
         placement: session.start.part.map(RegionPart::placement),
+    };
+    if welcome.placement.is_some() {
+        // A machine has a device's memory for its window.
+        welcome.refuse_registering();
     }
+    welcome
 }

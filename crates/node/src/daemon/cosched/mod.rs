@@ -27,6 +27,7 @@ mod waiters;
 mod watchdog;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use weft_gate::{DaemonSide, Due, Telling};
@@ -140,6 +141,16 @@ impl Coscheduler {
         if let Some(waiters) = waiters {
             waiters.callers.set_waking(Waking::Usual);
             self.sessions.insert(session, waiters);
+        }
+    }
+
+    /// It has become known whom to help for a session that has begun, if nobody is yet.
+    pub(crate) fn help(&mut self, session: u32, waiters: Waiters) {
+        if let Entry::Vacant(place) = self.sessions.entry(session) {
+            waiters.callers.set_waking(Waking::Usual);
+            // An earlier daemon's mark.
+            waiters.callers.set_boosted(0);
+            place.insert(waiters);
         }
     }
 

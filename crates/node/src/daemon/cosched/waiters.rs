@@ -114,7 +114,7 @@ impl Waiters {
         Ok(waiters)
     }
 
-    /// Of a new session in a virtual machine of user `uid`.
+    /// Of a session in a virtual machine of user `uid`.
     pub(crate) fn of_machine(
         segment: &Segment,
         uid: u32,

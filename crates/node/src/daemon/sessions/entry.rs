@@ -31,9 +31,9 @@ pub(crate) struct Entry {
     pub(crate) worker: Option<WorkerProcess>,
     /// Its segment, once its worker runs.
     pub(crate) segment: Option<Segment>,
-    /// Its lanes and pinned memory lie in the region of a virtual machine, which pays for all of
-    /// that.
-    pub(crate) in_region: bool,
+    /// The region of a virtual machine in which its lanes and pinned memory lie, and which pays for
+    /// all of that; known once its worker runs.
+    pub(crate) region: Option<[u8; 16]>,
     /// When it ends nobody waits for what it leaves on the device.
     pub(crate) ends_at_once: bool,
 }

@@ -88,7 +88,7 @@ impl Daemon {
             program: program_name(&hello.program),
             worker: None,
             segment: None,
-            in_region: false,
+            region: None,
             ends_at_once: false,
         };
         tables.sessions.insert(key, entry);

@@ -31,7 +31,8 @@ use super::grants;
 use super::remote::{granted, on_vgpu};
 use super::{Attachment, Client, no_hello, proceed, refuse, understand};
 use crate::config::ByteSize;
-use crate::daemon::cosched::end_boosts;
+use crate::daemon::cosched::{Waiters, end_boosts};
+use crate::daemon::driver::Order;
 use crate::daemon::registry::{RegistryError, name_of_user};
 use crate::daemon::sessions::{Refusal, refusal};
 use crate::daemon::{Daemon, STACK_BYTES};
@@ -289,7 +290,8 @@ fn serve(daemon: &Arc<Daemon>, socket: &OwnedFd, machine: &Machine, region: &Arc
     }
 }
 
-/// Notes which threads run a machine's processors, for sessions that begin from now on.
+/// Notes which threads run a machine's processors, for sessions that begin from now on, and when
+/// they are told first for those that are there.
 fn learn_processors(daemon: &Daemon, region: &Region, said: &[u8], machine: &Machine) {
     let Machine { open: OpenRegion { vgpu, .. }, tenant: server, .. } = machine;
     let Ok(told) = guest::Processors::from_bytes(said) else { return };
@@ -302,7 +304,10 @@ fn learn_processors(daemon: &Daemon, region: &Region, said: &[u8], machine: &Mac
             });
             // An earlier daemon and its watchdog may have died together.
             end_boosts(process, &processors.threads);
-            region.learn(processors);
+            // Once: the server may tell as often as it likes, and the driver has others to serve.
+            if region.learn(processors.clone()) {
+                daemon.help_sessions(region.id, server.uid, &processors);
+            }
         }
         Err(error) => {
             let error: &dyn std::error::Error = &error;
@@ -318,6 +323,25 @@ impl Daemon {
     /// The user whose tenant a machine's server is.
     fn payer_of_machine(&self, server: &Credentials) -> u32 {
         self.tenancy.of_process(server.uid, server.pid.unwrap_or(0))
+    }
+
+    /// Has those sessions of a machine of user `uid` helped that nobody helps: an earlier daemon
+    /// began them, or they began before its server said who runs its processors.
+    fn help_sessions(&self, region: [u8; 16], uid: u32, processors: &Processors) {
+        let tables = self.tables();
+        for (session, entry) in &tables.sessions {
+            let segment = entry.segment.as_ref().filter(|_| entry.region == Some(region));
+            let Some(segment) = segment else { continue };
+            match Waiters::of_machine(segment, uid, processors.clone()) {
+                Ok(waiters) => {
+                    let (session, waiters) = (*session, Box::new(waiters));
+                    self.driver.send(Order::Help { session, waiters });
+                }
+                Err(error) => {
+                    tracing::debug!(session, %error, "the machine's processors cannot be helped");
+                }
+            }
+        }
     }
 
     /// Has a line said about a user's machines, unless there were too many; with it goes how many

@@ -140,9 +140,10 @@ impl Region {
         Self { id, uid, file, layout, places, is_served, processors }
     }
 
-    /// The threads of the machine's processors are these.
-    pub(super) fn learn(&self, processors: Processors) {
-        *self.processors.lock().unwrap_or_else(PoisonError::into_inner) = Some(processors);
+    /// The threads of the machine's processors are these; whether none were known before.
+    pub(super) fn learn(&self, processors: Processors) -> bool {
+        let mut known = self.processors.lock().unwrap_or_else(PoisonError::into_inner);
+        known.replace(processors).is_none()
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
