@@ -124,8 +124,8 @@ impl Entry {
         let mut options = Options::new(pool);
         options.clairvoyant = self.is_clairvoyant();
         options.error_permille = if self.kind == Kind::Noisy { 300 } else { 0 };
-        let keeps = reserved > 0 || matches!(self.policy, "flexy" | "adaptive");
-        let is_bounded = self.policy == "deadline" && !self.is_clairvoyant();
+        let keeps = reserved > 0 || policy.keeps_devices();
+        let is_bounded = policy.bounds_batch_wait() && !self.is_clairvoyant();
         let bound_ns = pool.batch_patience_ns.saturating_add(longest_ns);
         // A batch run that is never cut has no turns.
         let takes_turns = is_bounded && self.kind != Kind::Unsliced;
