@@ -167,7 +167,8 @@ fn unused<'a>(package: &'a serde_json::Value, sources: &[String]) -> Vec<&'a str
 /// What a package's sources call a dependency.
 fn name_in_code(dependency: &serde_json::Value) -> String {
     let rename = dependency["rename"].as_str();
-    rename.or(dependency["name"].as_str()).unwrap_or_default().replace('-', "_")
+    let name = rename.or_else(|| dependency["name"].as_str());
+    name.unwrap_or_default().replace('-', "_")
 }
 
 /// The Rust files of a package.
@@ -228,7 +229,7 @@ mod tests {
         );
         let gone = problems(MADE_UP, &[wire(), ring("weft-wire")]);
         assert_eq!(gone, ["docs/architecture.md names xtask, which does not exist"]);
-        assert!(table_of("no table").is_err());
+        table_of("no table").unwrap_err();
     }
 
     #[test]

@@ -194,8 +194,8 @@ mod tests {
         let plot = &sections[0].plots[0];
         assert_eq!((plot.dots[0].x, plot.dots[0].y), (5.0, 7.5));
         assert_eq!(plot.series[0].points[1], (7.5, 7.5));
-        assert!(paced.take("{}").is_err());
-        assert!(paced.take(r#"{"name": "predict", "commit": "f", "rows": [1]}"#).is_err());
+        paced.take("{}").unwrap_err();
+        paced.take(r#"{"name": "predict", "commit": "f", "rows": [1]}"#).unwrap_err();
     }
 
     #[test]
