@@ -425,6 +425,7 @@ const BENCHES: [Bench; 29] = [
             Row("utilization", "utilisation there, least", AtLeast(0.85)),
             Row("resets", "resets of `deadline`", AtMost(0.0)),
             Row("lost_tasks", "tasks lost, all policies", AtMost(0.0)),
+            Row("free_ms_p99", "from the time to yield until the device is free, ms, P99", Told),
             Row("sim_error_points", "distance from the simulated part in time, largest", Told),
             Row("sla_pct_fifo", "tasks in time under `fifo`, %", Told),
         ],

@@ -5,6 +5,8 @@ mod cloud;
 mod coverage;
 mod dist;
 mod gpu;
+#[cfg(test)]
+mod names;
 mod programs;
 mod setup;
 mod shell;

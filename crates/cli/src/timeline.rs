@@ -204,8 +204,9 @@ impl<'a> Timeline<'a> {
             arguments["budget_us"] = json!(micros(turn.budget_ns));
         }
         self.slice("turn", VGPU_ROWS + vgpu, turn.start_ns, &arguments, vgpu, out);
-        let device = self.device(vgpu);
-        if self.on_device.get(&device) == Some(&session) {
+        if let Some(device) = self.device(vgpu)
+            && self.on_device.get(&device) == Some(&session)
+        {
             self.on_device.remove(&device);
             let name = self.name(vgpu);
             self.slice(&name, device.0, turn.start_ns, &arguments, vgpu, out);
@@ -233,7 +234,9 @@ impl<'a> Timeline<'a> {
         *charged_ns += ns;
         let (total_ns, name) = (*charged_ns, format!("charged {}", self.name(vgpu)));
         self.counter(&name, "ms", micros(total_ns) / 1e3, self.now_ns, out);
-        self.count_busy(self.device(vgpu), ns, out);
+        if let Some(device) = self.device(vgpu) {
+            self.count_busy(device, ns, out);
+        }
     }
 
     fn count_busy(&mut self, device: DeviceKey, ns: u64, out: &mut Vec<Value>) {
@@ -300,8 +303,8 @@ impl<'a> Timeline<'a> {
         if self.named.is_empty() {
             out.push(metadata("process_name", 0, &json!({ "name": "Weft node" })));
         }
-        let device = self.device(vgpu).0;
-        let rows = [(device, format!("device {device}")), (VGPU_ROWS + vgpu, self.name(vgpu))];
+        let device = self.device(vgpu).map(|device| (device.0, format!("device {}", device.0)));
+        let rows = device.into_iter().chain([(VGPU_ROWS + vgpu, self.name(vgpu))]);
         for (row, name) in rows {
             if self.named.insert(row) {
                 out.push(metadata("thread_name", row, &json!({ "name": name })));
@@ -310,9 +313,9 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// Where a vGPU lives.
-    fn device(&self, vgpu: u32) -> DeviceKey {
-        self.devices.get(&vgpu).copied().unwrap_or(DeviceKey(0))
+    /// Where a vGPU lives; none if the journal did not say.
+    fn device(&self, vgpu: u32) -> Option<DeviceKey> {
+        self.devices.get(&vgpu).copied()
     }
 
     fn name(&self, vgpu: u32) -> String {

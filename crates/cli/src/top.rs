@@ -589,6 +589,53 @@ mod tests {
         assert!(!even.iter().any(|row| row.contains("asks for less")), "{even:?}");
     }
 
+    /// Two busy vGPUs on two of three devices; the third has failed.
+    fn devices_look(now_ns: u64) -> Stats {
+        let mut look = look(now_ns, 2, 0);
+        let of = |name: &str, pool: Option<&str>, busy_ns| DeviceReport {
+            name: name.to_owned(),
+            pool: pool.map(str::to_owned),
+            busy_ns,
+            ..look.devices[0].clone()
+        };
+        let train = DeviceReport {
+            policy: "round_robin".to_owned(),
+            ..of("gpu1", Some("train"), now_ns / 2)
+        };
+        let failure = Some("no driver".to_owned());
+        let failed = DeviceReport { in_service: false, failure, ..of("gpu2", None, 0) };
+        look.devices.extend([train, failed]);
+        look.vgpus[1].device = "gpu1".to_owned();
+        look.vgpus[1].state = VgpuState::Running;
+        look
+    }
+
+    #[test]
+    fn each_device_has_its_line_and_each_vgpu_its_share_of_its_own_device() {
+        let (before, after) = (devices_look(0), devices_look(1_000_000));
+        let mut terminal = Terminal::new(TestBackend::new(160, 24)).unwrap();
+        let mut screen = Screen::default();
+        terminal.draw(|frame| screen.draw(frame, &before, &after)).unwrap();
+        let cells = terminal.backend().buffer().content().chunks(160);
+        let rows: Vec<String> =
+            cells.map(|row| row.iter().map(|cell| cell.symbol()).collect()).collect();
+        for (start, parts) in [
+            ("gpu0: busy", ["100.0%", "policy fair", "holder -", "waiting 1"]),
+            ("gpu1 in train: busy", ["50.0%", "round_robin", "holder z-busy-01", "waiting 0"]),
+            ("gpu2: failed", ["0.0%", "policy fair", "holder -", "waiting 0"]),
+        ] {
+            let row = rows.iter().find(|row| row.starts_with(start)).expect(start);
+            assert!(parts.iter().all(|part| row.contains(part)), "{row}");
+        }
+        // Each is alone on its device, so that half of it is half of what it is due.
+        for (vgpu, device) in [("z-busy-00", "gpu0"), ("z-busy-01", "gpu1")] {
+            let row = rows.iter().find(|row| row.starts_with('│') && row.contains(vgpu));
+            let row = row.expect("a line of the table");
+            assert!([device, "50.0%", "100.0%"].iter().all(|part| row.contains(part)), "{row}");
+        }
+        assert!(summary(&before, &after).starts_with("busy  50.0%"), "over all devices");
+    }
+
     #[test]
     fn many_accelerators_leave_the_vgpus_their_place() {
         let (before, after) = (tasks_look(0, 50), tasks_look(1_000_000_000, 50));

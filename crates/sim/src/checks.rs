@@ -53,9 +53,9 @@ impl Limits {
                 (None, _) => plain_ns,
             },
             idle_ns: config.yield_ns + config.overlap_ns + 2 * handover_ns,
-            lag: setup.policy == "fair" && !setup.hold_idle,
-            waste: matches!(setup.policy, "fair" | "unmanaged") && !setup.hold_idle,
-            caps: matches!(setup.policy, "fair" | "round_robin" | "priority"),
+            lag: config.policy.promises_lag_bound() && !setup.hold_idle,
+            waste: config.policy.promises_no_waste() && !setup.hold_idle,
+            caps: config.policy.promises_caps(),
         }
     }
 }

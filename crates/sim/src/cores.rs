@@ -137,7 +137,7 @@ impl World {
 
     /// Pegasus, Algorithm 1: the CPU scheduler tells the GPU scheduler whom it runs.
     fn tell_running(&mut self, core: usize) {
-        if self.setup.policy != "strict_co" {
+        if !self.config.policy.follows_processors() {
             return;
         }
         let runs = self.cores[core].current;

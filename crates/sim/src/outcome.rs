@@ -75,6 +75,23 @@ pub struct Plot {
     pub mark: Option<f64>,
     /// What that line is.
     pub mark_text: String,
+    /// Single values that were found in another way than the series.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dots: Vec<Dot>,
+    /// What they are.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub dots_text: String,
+}
+
+/// A single value on a plot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dot {
+    /// Its place on the horizontal axis.
+    pub x: f64,
+    /// Its place on the vertical axis.
+    pub y: f64,
+    /// Whose it is, with both.
+    pub text: String,
 }
 
 /// How a plot is drawn.
@@ -205,6 +222,8 @@ impl Outcome {
             series: Vec::new(),
             mark: None,
             mark_text: String::new(),
+            dots: Vec::new(),
+            dots_text: String::new(),
         });
         let last = self.plots.len() - 1;
         &mut self.plots[last]

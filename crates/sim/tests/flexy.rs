@@ -89,6 +89,38 @@ fn a_workload_is_what_table_ii_says() {
     }
 }
 
+fn part(all: &[f64], beyond: f64) -> f64 {
+    all.iter().filter(|value| **value > beyond).count() as f64 / all.len() as f64
+}
+
+/// Gaps are exponential: 1/e of them are longer than their mean, 1/e² than twice that. Lengths are
+/// Pareto's: none is below `mean·(shape − 1)/shape`, and 2^−shape of them are beyond twice that.
+#[test]
+fn gaps_are_exponential_and_lengths_have_paretos_tail() {
+    for column in COLUMNS {
+        let spec = Spec { jobs: 20_000, shape_tenths: 25, ..Spec::new(column, 1_000, 4) };
+        let jobs = generate(&spec);
+        let gaps: Vec<f64> =
+            jobs.windows(2).map(|pair| (pair[1].arrival_ns - pair[0].arrival_ns) as f64).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        for (times, expected) in [(1.0, (-1f64).exp()), (2.0, (-2f64).exp())] {
+            let found = part(&gaps, times * mean);
+            assert!((found - expected).abs() < 0.015, "{}: {found} past {times}", column.name);
+        }
+        let user = jobs.iter().filter(|job| job.user_facing);
+        let work = |job: &Job| job.tasks.iter().map(|task| task.1).sum::<u64>() as f64;
+        let lengths: Vec<f64> = user.map(work).collect();
+        let least = 0.6 * column.user_ns as f64;
+        assert_eq!(part(&lengths, least - 1_000.0), 1.0, "{}", column.name);
+        // The last task rounds a length up, by no more than the longest there is.
+        let rounded = 2.0 * least - 178e6;
+        let (low, high) = (0.5f64.powf(2.5), (least / rounded).powf(2.5));
+        let found = part(&lengths, 2.0 * least);
+        let name = column.name;
+        assert!((low - 0.02..high + 0.02).contains(&found), "{name}: {found}, {low} to {high}");
+    }
+}
+
 #[test]
 fn a_late_start_is_a_missed_sla_under_fifo_and_not_under_deadline() {
     let spec = Spec::new(COLUMNS[2], 275, 1);

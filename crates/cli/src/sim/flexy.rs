@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use weft_sim::Outcome;
-use weft_sim::flexy::{Machine, Report, compare, evaluate, read};
+use weft_sim::flexy::{Machine, Paced, Report, compare, evaluate, read};
 
-use super::{FLEXY, SEEDS, code, write};
+use super::{FLEXY, SEEDS, code, documents, write};
 use crate::args::SimOptions;
 use crate::bench::document::{Document, commit};
 use crate::output::note;
@@ -16,6 +16,8 @@ use crate::output::note;
 const SEEDS_QUICK: u32 = 3;
 
 pub(super) fn sim(options: &SimOptions) -> Result<ExitCode> {
+    // Before anything takes long.
+    let paced = paced(options.real.as_deref())?;
     let seeds = options.seeds.unwrap_or(if options.quick { SEEDS_QUICK } else { SEEDS });
     let mut progress = |what: &str| note(&format!("sim: {what}"));
     if let Some(path) = &options.jobs {
@@ -32,12 +34,25 @@ pub(super) fn sim(options: &SimOptions) -> Result<ExitCode> {
     if let Some(directory) = &options.report {
         let quick = if options.quick { " --quick" } else { "" };
         let seed = options.seed;
-        let command = format!("weft sim {FLEXY} --seed {seed} --seeds {seeds}{quick} --report DIR");
+        let beside = if options.real.is_some() { " --real DIR" } else { "" };
+        let command =
+            format!("weft sim {FLEXY} --seed {seed} --seeds {seeds}{quick} --report DIR{beside}");
         let report = Report { command, commit: commit(), quick: options.quick, evaluation };
+        let report = report.beside(&paced);
         let json = format!("{}\n", report.json()?);
         write(directory, &report.html(), &report.markdown(), &json)?;
     }
     Ok(end)
+}
+
+/// What was measured on nodes, by the documents in a folder.
+fn paced(from: Option<&Path>) -> Result<Paced> {
+    let mut paced = Paced::default();
+    for path in documents(from)? {
+        let text = super::read(&path)?;
+        paced.take(&text).with_context(|| format!("cannot use {}", path.display()))?;
+    }
+    Ok(paced)
 }
 
 fn fill(document: &mut Document, all: &Outcome) {

@@ -100,7 +100,7 @@ fn ensure_read(options: &SimOptions) -> Result<()> {
         ("--seeds", options.seeds.is_some(), &[DYMGPU, FLEXY, GSAAS][..]),
         ("--report", options.report.is_some(), &[DYMGPU, FLEXY, GSAAS]),
         ("--calibration", options.calibration.is_some(), &[PREDICT, PROFILES]),
-        ("--real", options.real.is_some(), &[DYMGPU]),
+        ("--real", options.real.is_some(), &[DYMGPU, FLEXY]),
     ] {
         if is_given && !is_paper && !of.contains(&name) {
             let of: String = of.iter().map(|of| format!(", `{of}`")).collect();
@@ -222,6 +222,14 @@ fn report(
 
 /// The documents of `weft bench` in a folder, by their files' names.
 fn real_runs(from: Option<&Path>) -> Result<Vec<RealRun>> {
+    let run = |path: &PathBuf| {
+        RealRun::parse(&read(path)?).with_context(|| format!("cannot use {}", path.display()))
+    };
+    documents(from)?.iter().map(run).collect()
+}
+
+/// The paths of the documents in a folder, by their names.
+fn documents(from: Option<&Path>) -> Result<Vec<PathBuf>> {
     let Some(from) = from else { return Ok(Vec::new()) };
     let mut paths: Vec<_> = fs::read_dir(from)
         .with_context(|| format!("cannot read {}", from.display()))?
@@ -229,10 +237,7 @@ fn real_runs(from: Option<&Path>) -> Result<Vec<RealRun>> {
         .filter(|path| path.extension().is_some_and(|end| end == "json"))
         .collect();
     paths.sort();
-    let run = |path: &PathBuf| {
-        RealRun::parse(&read(path)?).with_context(|| format!("cannot use {}", path.display()))
-    };
-    paths.iter().map(run).collect()
+    Ok(paths)
 }
 
 fn write(directory: &Path, html: &str, markdown: &str, json: &str) -> Result<()> {
@@ -306,6 +311,8 @@ mod tests {
         assert!(report.contains("--report: cannot make /dev/null"), "{report}");
         let endless = refused("gsaas --quick --swf /dev/zero");
         assert!(endless.contains("cannot read /dev/zero: it has more than"), "{endless}");
+        let real = refused("flexy --report /tmp --real /nonexistent");
+        assert!(real.contains("cannot read /nonexistent"), "{real}");
         let missing = refused("figure2 --calibration /nonexistent");
         assert!(missing.contains("cannot read /nonexistent"), "{missing}");
     }

@@ -1,7 +1,9 @@
 //! A node with several devices: who lives where, what each is shared by, and what a restart keeps.
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::hierarchy::{control, expect_shares, worker};
-use crate::support::{Node, eventually, finish, program, root, success, text_of, weft};
+use crate::support::{Node, driver, eventually, finish, program, root, success, text_of, weft};
 
 /// A setting for so many paced devices.
 fn paced(count: usize) -> String {
@@ -246,6 +248,58 @@ fn devices_of_every_kind_serve_one_node() {
             assert!(all, "{names} {arguments:?}: {text}");
         }
     }
+}
+
+/// Its driver's file is gone, and a worker is killed: the node looks at the device, ends and tells
+/// who is on it, and nobody else notices. What becomes of a node's only device is in `genuine.rs`.
+#[test]
+fn a_device_that_fails_leaves_the_others_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libcuda.so");
+    let beside = "libweft_direct.so";
+    std::fs::copy(driver(), &library).unwrap();
+    std::fs::copy(driver().with_file_name(beside), library.with_file_name(beside)).unwrap();
+    let node = Node::beside_library(&library);
+    for (vgpu, device) in [("on-soft", "gpu0"), ("on-driver", "gpu1"), ("killed", "gpu1")] {
+        success(control(&node, &["create", vgpu, "--device", device]));
+    }
+    let mut well = worker(&node, "on-soft", "1");
+    let before = node.workers();
+    let mut victim = worker(&node, "killed", "1");
+    let of_victim = node.workers().into_iter().find(|pid| !before.contains(pid)).unwrap();
+    let told = {
+        let command = node.run(&["--name", "on-driver"], &program("share"), &["step_285us", "60"]);
+        std::thread::spawn(move || finish(command))
+    };
+    let used_ns = |name: &str| {
+        let all = node.admin().list().unwrap();
+        all.iter().find(|vgpu| vgpu.name == name).unwrap().used_ns
+    };
+    for name in ["on-soft", "on-driver", "killed"] {
+        eventually("all programs to run", || used_ns(name) > 0);
+    }
+    let device = || node.admin().stats().unwrap().devices.remove(1);
+    assert!(device().in_service, "nothing has failed yet");
+    let away = folder.path().join("away.so");
+    std::fs::rename(&library, &away).unwrap();
+    kill_process(Pid::from_raw(of_victim.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    eventually("the device to be found failing", || device().failure.is_some());
+    assert!(!victim.wait().success());
+    let output = told.join().unwrap();
+    let text = text_of(&output);
+    assert!(!output.status.success() && text.contains("this program's vGPU failed"), "{text}");
+    let list = success(control(&node, &["ls", "--devices"]));
+    let state = |name: &str| list.lines().find(|line| line.starts_with(name)).unwrap();
+    assert!(state("gpu1").contains("failed") && !state("gpu0").contains("failed"), "{list}");
+    // Whoever is on the other device goes on, and others come there.
+    let before = used_ns("on-soft");
+    eventually("the other device to go on", || used_ns("on-soft") > before);
+    success(node.run(&["--name", "new"], &program("vector_add"), &[]));
+    assert_eq!(homes(&node, &["on-soft", "on-driver", "new"]), ["gpu0", "gpu1", "gpu0"]);
+    std::fs::rename(&away, &library).unwrap();
+    eventually("the device to be back", || device().in_service);
+    success(node.run(&["--name", "on-driver"], &program("vector_add"), &[]));
+    well.kill();
 }
 
 #[test]

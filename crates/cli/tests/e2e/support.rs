@@ -219,6 +219,20 @@ impl Node {
         Self::start_in(&all, vec![("WEFT_ATTACH", "direct".to_owned()), ("WEFT_DEVICE", device)])
     }
 
+    /// A node with two devices: `gpu0` is a paced software device, `gpu1` a driver's as in
+    /// [`Self::on_driver`], with the shim at this path.
+    pub(crate) fn beside_library(library: &Path) -> Self {
+        let model = library.with_file_name("e2e-paced.toml");
+        std::fs::copy(root().join("crates/cli/models/paced.toml"), &model).unwrap();
+        let paced = format!("soft:paced:{}", model.display());
+        let devices = format!("device={paced},cuda");
+        let library = format!("device.1.library={}", library.display());
+        let settings =
+            [devices.as_str(), library.as_str(), "scheduling.share=vgpu", "worker.user=0"];
+        let environment = vec![("WEFT_ATTACH", "direct".to_owned()), ("WEFT_DEVICE", paced)];
+        Self::start_in(&settings, environment)
+    }
+
     /// A node with a device of each kind: `gpu0` is a software device on the real clock, `gpu1` a
     /// paced one, `gpu2` a driver's as in [`Self::on_driver`].
     pub(crate) fn mixed() -> Self {

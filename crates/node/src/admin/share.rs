@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use weft_api::node::{DeviceReport, Stats, VgpuReport, VgpuState, ratio};
 use weft_sched::balance::{Demand, divide_device};
+use weft_sched::{PolicyId, policy};
 
 use crate::config::PPM;
 
@@ -79,7 +80,8 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
     // Counters are read a little after the clock.
     let wall_ns = after.now_ns.saturating_sub(before.now_ns).max(total);
     let is_this = |report: &&DeviceReport| report.name == device;
-    let is_fair = after.devices.iter().find(is_this).is_some_and(|report| report.policy == "fair");
+    let policy = after.devices.iter().find(is_this).map(|report| policy::by_name(&report.policy));
+    let is_fair = policy.is_some_and(|policy| policy.is_ok_and(PolicyId::promises_lag_bound));
     let exchanging = |stats: &Stats| {
         stats.devices.iter().find(is_this).map_or(0, |report| report.memory.copying_ns)
     };

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use weft_ring::peer;
 use weft_sched::DeviceKey;
-use weft_sched::memory::{Room, Wish};
+use weft_sched::memory::{LedgerError, Room, Wish};
 
 use super::Daemon;
 use super::clock;
 use super::devices::lending::{Fixing, Lender, Pressure};
 use super::driver::Order;
-use super::sessions::{SWITCH_MIN_NS, Session};
+use super::sessions::{SWITCH_MIN_NS, Session, refused};
 use crate::link::{Ask, Reply};
 
 /// Who waits looks again after this time.
@@ -61,7 +61,9 @@ impl Pressure for Waiting<'_> {
 impl Daemon {
     /// Answers what a worker asks about its memory on a device, or says of it.
     pub(crate) fn answer_about_room(&self, session: &Session, ask: &Ask) -> Reply {
-        let device = self.device_of(session.key);
+        let Some(device) = self.device_of(session.key) else {
+            return refused(session, LedgerError::Unknown);
+        };
         let (lender, held, quota) = {
             let tables = self.tables();
             let memory = tables.memory(device);
@@ -206,7 +208,9 @@ impl Daemon {
     /// A session is about to load images of so many bytes, or has: whether it may keep its memory
     /// on the device meanwhile.
     pub(crate) fn note_loading(&self, session: &Session, bytes: u64, stands: bool) -> Reply {
-        let device = self.device_of(session.key);
+        let Some(device) = self.device_of(session.key) else {
+            return refused(session, LedgerError::Unknown);
+        };
         let tables = self.tables();
         let memory = tables.memory(device);
         let Some(lender) = memory.lender() else { return Reply::Done };
@@ -227,7 +231,7 @@ impl Daemon {
 
     /// A session that stands still waits to compile a module, and can save meanwhile.
     pub(crate) fn note_waiting_to_compile(&self, session: &Session) {
-        let device = self.device_of(session.key);
+        let Some(device) = self.device_of(session.key) else { return };
         if let Some(lender) = self.tables().memory(device).lender() {
             lender.pause_load(session.key, self.payer(session));
         }
@@ -235,7 +239,7 @@ impl Daemon {
 
     /// A session is about to compile a module: what it is to save before, if anything.
     pub(crate) fn note_compiling(&self, session: &Session, stands: bool) -> Option<u64> {
-        let device = self.device_of(session.key);
+        let device = self.device_of(session.key)?;
         let tables = self.tables();
         let lender = tables.memory(device).lender()?;
         lender.resume_load(session.key, self.payer(session), stands)
@@ -259,7 +263,7 @@ impl Daemon {
 
     /// What a session that stands still is to save of its memory on the device, if anything.
     pub(crate) fn debt_of(&self, session: &Session) -> Option<u64> {
-        let device = self.device_of(session.key);
+        let device = self.device_of(session.key)?;
         self.tables().memory(device).lender()?.debt(session.key)
     }
 }

@@ -110,7 +110,7 @@ fn counted_bytes(resident: Resident, in_region: bool, device_bytes: u64) -> u64 
 }
 
 /// What a worker is told that cannot have what it asked for.
-fn refused(session: &Session, error: LedgerError) -> Reply {
+pub(super) fn refused(session: &Session, error: LedgerError) -> Reply {
     match error {
         LedgerError::Quota
         | LedgerError::Device
@@ -203,7 +203,7 @@ impl Daemon {
             tables.frames(reservation.device).remove_session(key, vgpu)
         };
         self.give_memory_back(key, reservation.device, frames);
-        self.leave(key, vgpu, reservation.device);
+        self.leave(key, vgpu, Some(reservation.device));
     }
 
     fn start_session(
@@ -376,7 +376,7 @@ impl Daemon {
         ask: impl Fn(&mut HostLedger, u64) -> Result<(), HostError>,
     ) -> Result<(), LedgerError> {
         let Session { key, payer, .. } = *session;
-        let device = self.device_of(key);
+        let device = self.device_of(key).ok_or(LedgerError::Unknown)?;
         let resident = session.worker.process.resident();
         let of_user = self.tenant_limits(session.start.uid, payer).host_memory_bytes;
         let mut tables = self.tables();
@@ -406,10 +406,9 @@ impl Daemon {
         }
     }
 
-    /// The device that executes a session.
-    pub(super) fn device_of(&self, key: u32) -> DeviceKey {
-        // One that is in no table is over, and has nothing on any device.
-        self.tables().sessions.get(&key).map_or(DeviceKey(0), |entry| entry.device)
+    /// The device that executes a session; none if it is in no table, and so over.
+    pub(super) fn device_of(&self, key: u32) -> Option<DeviceKey> {
+        self.tables().sessions.get(&key).map(|entry| entry.device)
     }
 
     fn answer(&self, session: &Session, ask: Ask) -> (Reply, Files) {
@@ -442,7 +441,9 @@ impl Daemon {
 
     fn answer_about_resources(&self, session: &Session, ask: Ask) -> Reply {
         let Session { key, vgpu, .. } = *session;
-        let device = self.device_of(key);
+        let Some(device) = self.device_of(key) else {
+            return refused(session, LedgerError::Unknown);
+        };
         let outcome = match ask {
             Ask::Ready
             | Ask::Log { .. }
@@ -473,13 +474,13 @@ impl Daemon {
                 Ok(Reply::Done)
             }
             Ask::Reside { page, touched, named } => {
-                Ok(self.make_resident(session, &Wanted { page, touched, named }))
+                Ok(self.make_resident(session, device, &Wanted { page, touched, named }))
             }
             Ask::Usage => {
                 let (free, total) = self.tables().memory(device).usage(vgpu);
                 Ok(Reply::Usage { free, total })
             }
-            Ask::Export { bytes, runs } => self.export(session, bytes, runs),
+            Ask::Export { bytes, runs } => self.export(session, device, bytes, runs),
             Ask::Import { key: wanted } => Ok(self
                 .tables()
                 .frames(device)
@@ -490,7 +491,7 @@ impl Daemon {
                     runs: export.runs.clone(),
                     number: export.imports,
                 })),
-            Ask::Pinned { bytes } => self.pin(session, bytes).map(|()| Reply::Done),
+            Ask::Pinned { bytes } => self.pin(session, device, bytes).map(|()| Reply::Done),
             Ask::Tables { more } => self
                 .may_take_host_memory(session, |host, of_user| host.grow(key, more, of_user))
                 .map(|()| Reply::Done),
@@ -510,8 +511,7 @@ impl Daemon {
     }
 
     /// Brings parts of a vGPU's memory into slots; nobody waits for the tables meanwhile.
-    fn make_resident(&self, session: &Session, wanted: &Wanted) -> Reply {
-        let device = self.device_of(session.key);
+    fn make_resident(&self, session: &Session, device: DeviceKey, wanted: &Wanted) -> Reply {
         let residency = Arc::clone(self.tables().memory(device).residency());
         let began = Instant::now();
         let Exchange { wait_ns, ahead_ns, is_own } =
@@ -532,9 +532,8 @@ impl Daemon {
 
     /// A worker's new total of pinned memory. What its window cannot hold is refused first: the
     /// ledger of host memory would keep it.
-    fn pin(&self, session: &Session, bytes: u64) -> Result<(), LedgerError> {
+    fn pin(&self, session: &Session, device: DeviceKey, bytes: u64) -> Result<(), LedgerError> {
         let (key, limit) = (session.key, session.start.pinned_bytes);
-        let device = self.device_of(key);
         self.tables().memory(device).check_pinned(key, bytes, limit)?;
         // A region counts as a whole, touched or not.
         if session.place.is_none() {
@@ -543,7 +542,13 @@ impl Daemon {
         self.tables().frames(device).set_pinned(key, bytes, limit)
     }
 
-    fn export(&self, session: &Session, bytes: u64, runs: Vec<Run>) -> Result<Reply, LedgerError> {
+    fn export(
+        &self,
+        session: &Session,
+        device: DeviceKey,
+        bytes: u64,
+        runs: Vec<Run>,
+    ) -> Result<Reply, LedgerError> {
         let mut key = [0; 16];
         let random = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut key));
         if let Err(error) = random {
@@ -551,7 +556,6 @@ impl Daemon {
             return Ok(Reply::Exhausted);
         }
         let Session { key: owner, vgpu, .. } = *session;
-        let device = self.device_of(owner);
         let export = Export { session: owner, vgpu, bytes, runs, imports: 0 };
         let key = self.tables().frames(device).export(key, export)?;
         Ok(key.map_or(Reply::Exhausted, |key| Reply::Exported { key }))
@@ -562,11 +566,13 @@ impl Daemon {
         let Session { key, start, vgpu, payer, worker, segment, place } = session;
         let device = self.device_of(key);
         let signal = worker.end();
-        if signal.is_some() {
-            self.health.suspect(device);
-        }
         self.loads.end(key, None, clock::now_ns());
-        self.devices.get(device).repair(key);
+        if let Some(device) = device {
+            if signal.is_some() {
+                self.health.suspect(device);
+            }
+            self.devices.get(device).repair(key);
+        }
         if let Err(error) = segment.declare_worker_lost() {
             tracing::error!(session = start.session, %error, "the tenant could not be told");
         }
@@ -586,7 +592,9 @@ impl Daemon {
             let Some(ended) = ended else { return };
             let used_ns = ended.map_or(0, |ended| ended.used_ns);
             let abandoned_ns = ended.map_or(0, |ended| ended.abandoned_ns);
-            self.devices.get(device).count_abandoned(abandoned_ns);
+            if let Some(device) = device {
+                self.devices.get(device).count_abandoned(abandoned_ns);
+            }
             tables.registry.close_session(vgpu, start.session, used_ns);
             used_ns
         };
@@ -691,15 +699,16 @@ impl Daemon {
         self.cleared.notify_all();
     }
 
-    /// Gives a session's place back.
-    fn leave(&self, key: u32, vgpu: u32, device: DeviceKey) {
+    /// Gives a session's place back, and the file of its vGPU on `device` with the last one's.
+    fn leave(&self, key: u32, vgpu: u32, device: Option<DeviceKey>) {
         let mut tables = self.tables();
         let left = tables.sessions.remove(&key);
         let is_last = !tables.sessions.values().any(|entry| entry.vgpu == vgpu);
         if let Some(left) = left.filter(|_| is_last) {
             self.place_capped(&mut tables, left.payer);
         }
-        let file = is_last.then(|| tables.frames(device).forget_file(vgpu));
+        let device = device.filter(|_| is_last);
+        let file = device.map(|device| tables.frames(device).forget_file(vgpu));
         drop(tables);
         self.ended.notify_all();
         self.moving.notify_all();

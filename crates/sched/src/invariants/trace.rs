@@ -9,6 +9,7 @@ use crate::action::Action;
 use crate::event::Event;
 use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey};
 use crate::node::Node;
+use crate::policy::PolicyId;
 use crate::tables::{SessionEntry, Vgpu};
 use crate::tag::Tag;
 
@@ -194,7 +195,7 @@ impl TraceLag {
         let ns = session.used_ns.saturating_sub(*used_ns);
         *used_ns = session.used_ns;
         // The others promise no bound.
-        if node.policy(*device).is_none_or(|policy| policy.name() != "fair") {
+        if !node.policy(*device).is_some_and(PolicyId::promises_lag_bound) {
             return Ok(());
         }
         let Some(traced) = self.devices.get_mut(device) else { return Ok(()) };

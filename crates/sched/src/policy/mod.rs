@@ -31,11 +31,14 @@ use crate::tag::Tag;
 /// Declares the registry: the order is the order of [`NAMES`], the first is the default.
 macro_rules! registry {
     ($($(#[$attribute:meta])* $name:literal: $policy:ty, $summary:literal
-       $(, polling: $polling:literal)? $(, simulator only: $reason:literal)?;)+) => {
+       $(, promises: $promises:expr)? $(, polling: $polling:literal)?
+       $(, follows processors: $follows:literal)? $(, simulator only: $reason:literal)?;)+) => {
         const REGISTRY: &[Entry] = &[$($(#[$attribute])* Entry {
             name: $name,
             summary: $summary,
+            promises: [$($promises,)? NOTHING][0],
             tenants_poll: [$($polling,)? false][0],
+            follows_processors: [$($follows,)? false][0],
             simulator_only: [$($reason,)? ""][0],
             build: |setup| Box::new(<$policy>::new(setup)),
             take: |input| Ok(Box::new(<$policy as Codec>::take(input)?)),
@@ -47,23 +50,40 @@ macro_rules! registry {
 }
 
 registry! {
-    "fair": fair::Fair, "weighted fair queueing by device time (FairGV)";
-    "unmanaged": unmanaged::Unmanaged, "no gate: everybody at once, the device's own queue decides";
-    "round_robin": round_robin::RoundRobin, "a quantum each in turn, whatever the weight";
-    "priority": priority::Priority, "the largest weight first, equals in turn";
+    "fair": fair::Fair, "weighted fair queueing by device time (FairGV)",
+        promises: Promises { lag_bound: true, no_waste: true, caps: true };
+    "unmanaged": unmanaged::Unmanaged, "no gate: everybody at once, the device's own queue decides",
+        promises: Promises { no_waste: true, ..NOTHING };
+    "round_robin": round_robin::RoundRobin, "a quantum each in turn, whatever the weight",
+        promises: Promises { caps: true, ..NOTHING };
+    "priority": priority::Priority, "the largest weight first, equals in turn",
+        promises: Promises { caps: true, ..NOTHING };
     "credit_hs": credit_hs::CreditHs, "a model of Credit: wall-time slices by credits; tenants block";
     "credit_poll": credit_poll::CreditPoll, "a model of Credit whose tenants never block",
         polling: true;
     "strict_co": strict_co::StrictCo, "a model of Pegasus: the CPU scheduler's picks go first",
+        follows processors: true,
         simulator only: "it follows every pick of the CPU scheduler, which only a simulator sees";
     #[cfg(test)]
     "shortest": shortest::Shortest, "the example of docs/scheduling.md: the fewest turns first";
 }
 
+/// What invariants hold a policy against; see the methods of [`PolicyId`].
+#[derive(Clone, Copy)]
+struct Promises {
+    lag_bound: bool,
+    no_waste: bool,
+    caps: bool,
+}
+
+const NOTHING: Promises = Promises { lag_bound: false, no_waste: false, caps: false };
+
 struct Entry {
     name: &'static str,
     summary: &'static str,
+    promises: Promises,
     tenants_poll: bool,
+    follows_processors: bool,
     /// Empty where a node may use it.
     simulator_only: &'static str,
     build: fn(&Setup<'_>) -> Box<dyn Policy>,
@@ -132,6 +152,26 @@ impl PolicyId {
     /// Why only a simulator can run it, for those that a node must refuse.
     pub fn simulator_only(self) -> Option<&'static str> {
         Some(self.entry().simulator_only).filter(|reason| !reason.is_empty())
+    }
+
+    /// Whether it bounds how far apart the vGPUs that want the device get in service over weight.
+    pub fn promises_lag_bound(self) -> bool {
+        self.entry().promises.lag_bound
+    }
+
+    /// Whether it leaves the device to nobody only while nobody wants it.
+    pub fn promises_no_waste(self) -> bool {
+        self.entry().promises.no_waste
+    }
+
+    /// Whether it accounts for work in flight, so that caps hold.
+    pub fn promises_caps(self) -> bool {
+        self.entry().promises.caps
+    }
+
+    /// Whether it is told whom the CPU scheduler runs ([`Event::OnCpu`](crate::Event::OnCpu)).
+    pub fn follows_processors(self) -> bool {
+        self.entry().follows_processors
     }
 
     pub(crate) fn build(self, setup: &Setup<'_>) -> Box<dyn Policy> {
@@ -414,6 +454,17 @@ mod tests {
             assert!(!policy.summary().is_empty());
         }
         assert_eq!(PolicyId::default().name(), "fair");
+    }
+
+    #[test]
+    fn each_policy_promises_what_it_keeps() {
+        let of = |kept: fn(PolicyId) -> bool| -> Vec<&str> {
+            NAMES.iter().copied().filter(|name| kept(by_name(name).unwrap())).collect()
+        };
+        assert_eq!(of(PolicyId::promises_lag_bound), ["fair"]);
+        assert_eq!(of(PolicyId::promises_no_waste), ["fair", "unmanaged"]);
+        assert_eq!(of(PolicyId::promises_caps), ["fair", "round_robin", "priority"]);
+        assert_eq!(of(PolicyId::follows_processors), ["strict_co"]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod moves;
 mod pausers;
 mod placement;
 mod pool;
+mod pool_sizes;
 mod preference;
 mod protocol;
 mod random;

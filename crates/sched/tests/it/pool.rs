@@ -8,7 +8,7 @@ use weft_sched::pool::invariants::{Limits, Sharer, Trace, Violation};
 use weft_sched::pool::{Class, Pool, PoolAction, PoolConfig, PoolError, PoolEvent, policy};
 use weft_sched::{DeviceKey, TaskKey, TenantKey, VgpuKey, Weight};
 
-const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 const LONGEST_BATCH_NS: u64 = 900 * MS;
 const LONGEST_USER_NS: u64 = 180 * MS;
 
@@ -318,7 +318,7 @@ impl Driver {
     }
 }
 
-fn config(name: &str, reserved: u32, reset: bool) -> PoolConfig {
+pub(super) fn config(name: &str, reserved: u32, reset: bool) -> PoolConfig {
     let policy = policy::by_name(name).unwrap();
     PoolConfig { policy, reserved, reset, ..PoolConfig::default() }
 }
@@ -470,15 +470,15 @@ fn add(key: u32, class: Class, weight: u32) -> PoolEvent {
     PoolEvent::AddVgpu { vgpu, tenant, class, weight: Weight::new(weight).unwrap() }
 }
 
-fn submit(task: u32, vgpu: u32) -> PoolEvent {
+pub(super) fn submit(task: u32, vgpu: u32) -> PoolEvent {
     PoolEvent::Submit { task: TaskKey(task), vgpu: VgpuKey(vgpu), estimate_ns: 0 }
 }
 
-fn runs(task: u32) -> PoolAction {
+pub(super) fn runs(task: u32) -> PoolAction {
     PoolAction::Run { device: DeviceKey(0), task: TaskKey(task) }
 }
 
-fn finished(task: u32) -> PoolEvent {
+pub(super) fn finished(task: u32) -> PoolEvent {
     PoolEvent::Finished { device: DeviceKey(0), task: TaskKey(task) }
 }
 
@@ -711,13 +711,13 @@ fn a_user_facing_vgpu_that_has_all_the_service_is_seen() {
     assert_eq!(broken, Err(lag));
 }
 
-fn feed(pool: &mut Pool, now_ns: u64, event: PoolEvent) -> Vec<PoolAction> {
+pub(super) fn feed(pool: &mut Pool, now_ns: u64, event: PoolEvent) -> Vec<PoolAction> {
     let mut actions = Vec::new();
     pool.handle(now_ns, event, &mut actions).unwrap();
     actions
 }
 
-fn pool(config: PoolConfig, devices: u32) -> Pool {
+pub(super) fn pool(config: PoolConfig, devices: u32) -> Pool {
     let mut pool = Pool::new(config);
     feed(&mut pool, 0, add(0, USER, 1));
     feed(&mut pool, 0, add(1, Class::Batch, 1));

@@ -8,6 +8,7 @@ use weft_sched::pool::bench_support::SaturatedPool;
 use weft_sched::pool::{PoolConfig, policy};
 
 use super::fairness::fairness;
+use super::paper::{figure7, section_name, statements};
 use super::study::{
     Bench, CEILING, CLAIRVOYANT, Curve, DEADLINE, ENTRIES, Entry, JITTER, JITTER_CEILING, NOISY,
     Point, UNSLICED, by_name, interval,
@@ -18,16 +19,18 @@ use crate::seeds::median;
 use crate::{MS, SECOND};
 
 /// The SLA of the paper, in ns.
-const SLA_NS: u64 = 200 * MS;
+pub(super) const SLA_NS: u64 = 200 * MS;
 /// The longer one of Figure 7.
-const LONG_SLA_NS: u64 = SECOND;
+pub(super) const LONG_SLA_NS: u64 = SECOND;
 /// Loads of the curves, `f` in thousandths; the paper has 125 to 4,000.
 const FACTORS: [u64; 11] = [4_000, 2_000, 1_000, 500, 400, 350, 300, 275, 250, 200, 125];
-const FACTORS_QUICK: [u64; 3] = [400, 300, 250];
+pub(super) const FACTORS_QUICK: [u64; 3] = [400, 300, 250];
 /// Loads between which 70 % and 85 % lie.
 const FACTORS_GRID: [u64; 4] = [450, 350, 275, 225];
-/// Seeds of a cell of the grid at most: it has fifteen times the runs of a column.
-const GRID_SEEDS: u64 = 5;
+/// Seeds of a cell of the grid at most: it has a multiple of the columns' runs.
+const GRID_SEEDS: u64 = 10;
+/// The negative control.
+const FIFO: &str = "fifo";
 /// The utilisation of the goal.
 const GOAL: f64 = 0.85;
 
@@ -65,6 +68,8 @@ pub fn evaluate(seed: u64, seeds: u64, quick: bool, progress: &mut dyn FnMut(&st
     }
     progress("the paper's statements");
     sections.insert(0, statements(&bench, quick));
+    progress("latencies with resets");
+    sections.push(figure7(&bench));
     progress("what the paper leaves open");
     sections.push(sensitivity(&bench, &mut all, quick));
     progress("ablations");
@@ -100,7 +105,7 @@ fn finish(bench: &Bench, all: &mut Outcome) {
     all.first_violation = bench.first.lock().unwrap_or_else(PoisonError::into_inner).clone();
 }
 
-fn find<'a>(curves: &'a [Curve], name: &str) -> Option<&'a Curve> {
+pub(super) fn find<'a>(curves: &'a [Curve], name: &str) -> Option<&'a Curve> {
     curves.iter().find(|curve| curve.name == name)
 }
 
@@ -134,7 +139,7 @@ fn goals(all: &mut Outcome, column: Column, curves: &[Curve]) {
     high(all, "batch_turnaround_max_s", longest_s(ours, |point| point.batch_longest_ns));
     high(all, "user_latency_p999_s", point.user_p999_ns as f64 / 1e9);
     high(all, "user_latency_max_s", point.user_longest_ns as f64 / 1e9);
-    for name in ["fifo", "round_robin"] {
+    for name in [FIFO, "round_robin"] {
         if let Some(of) = find(curves, name) {
             let control = format!("{name}_sla_{}", column.name.replace(':', "_"));
             all.control(control, of.points[place].sla / 100.0);
@@ -170,7 +175,7 @@ fn high(all: &mut Outcome, name: &str, value: f64) {
 /// Curves of one column and SLA, and where `deadline` is not the best.
 fn section(all: &mut Outcome, column: Column, sla_ns: u64, curves: &[Curve]) -> Outcome {
     let ms = sla_ns / MS;
-    let name = format!("{} within {ms} ms", column.name);
+    let name = section_name(column, sla_ns);
     let title = format!("jobs {} (the paper's {}), SLA {ms} ms", column.name, column.paper);
     let mut outcome = Outcome::new(&name, &title, "outstanding at most 8, shape 1.8, no backlog");
     let load = find(curves, "deadline").and_then(goal_load);
@@ -178,8 +183,9 @@ fn section(all: &mut Outcome, column: Column, sla_ns: u64, curves: &[Curve]) -> 
     draw(&mut outcome, "K reserved devices", &K_LINES, curves);
     for curve in curves {
         for at in [0.5, 0.7, GOAL] {
-            if let Some(value) = curve.at(at) {
+            if let (Some(value), Some(half)) = (curve.at(at), curve.half_at(at)) {
                 outcome.figure(format!("{}_at_{:.0}", curve.name, 100.0 * at), value);
+                outcome.figure(format!("{}_half_at_{:.0}", curve.name, 100.0 * at), half);
             }
         }
         let resets = curve.points.iter().map(|point| point.resets).fold(0.0, f64::max);
@@ -306,156 +312,20 @@ fn add(all: &mut Outcome, name: &str, count: usize) {
 }
 
 /// A spec of the readings under which the paper's statements are held.
-fn reading(column: Column, outstanding: Option<u32>, shape_tenths: u32, backlog: bool) -> Spec {
+pub(super) fn reading(
+    column: Column,
+    outstanding: Option<u32>,
+    shape_tenths: u32,
+    backlog: bool,
+) -> Spec {
     Spec { outstanding, shape_tenths, backlog, ..Spec::new(column, 0, 0) }
 }
 
-/// Statement, column, utilisation, entries, and what the paper says.
-type Statement = (&'static str, usize, f64, &'static [&'static str], &'static str);
-
-const STATEMENTS: [Statement; 9] = [
-    ("K = 1 in W1 at 70 %", 0, 0.7, &["flexy_k1", "priority_k1"], "98 (abstract), > 95 (§IV-A)"),
-    ("K = 0 in W1 at 80 %", 0, 0.8, &["flexy_k0", "priority_k0"], "85"),
-    ("K = 0 in W1 at 70 %", 0, 0.7, &["flexy_k0", "priority_k0"], "20 (§IV-A) and 90 (§IV-D)"),
-    ("round robin in W1 above 80 %", 0, 0.82, &["round_robin"], "< 30"),
-    ("resets in W1 at 45 %", 0, 0.45, &["flexy_reset", "priority_reset"], "65, 52"),
-    (
-        "K = 1 in W2 at 60 % (its count column is 40:60; the label says 20-80)",
-        1,
-        0.6,
-        &["flexy_k1", "priority_k1"],
-        "77",
-    ),
-    ("K = 0 in W2 at 60 %", 1, 0.6, &["flexy_k0", "priority_k0"], "65"),
-    (
-        "K = 1 in W3 at 57 % (its count column is 20:80; the label says 60-40)",
-        2,
-        0.57,
-        &["flexy_k1", "priority_k1"],
-        "97",
-    ),
-    ("K = 0 in W3 at 57 %", 2, 0.57, &["flexy_k0", "priority_k0"], "95"),
-];
-
 /// Outstanding tasks of a job; none is all at once.
-const OUTSTANDING: [Option<u32>; 5] = [Some(1), Some(2), Some(4), Some(8), None];
+pub(super) const OUTSTANDING: [Option<u32>; 5] = [Some(1), Some(2), Some(4), Some(8), None];
 
-fn spell(outstanding: Option<u32>) -> String {
+pub(super) fn spell(outstanding: Option<u32>) -> String {
     outstanding.map_or_else(|| "all".to_owned(), |most| format!("≤{most}"))
-}
-
-fn statements(bench: &Bench, quick: bool) -> Outcome {
-    let window = "shape 1.5, no backlog; in time, %, by outstanding tasks per job";
-    let mut outcome = Outcome::new("statements", "what the paper says, and this model", window);
-    let names = ["flexy_k0", "flexy_k1", "priority_k0", "priority_k1", "round_robin"];
-    let resets = ["flexy_reset", "priority_reset"];
-    let entries: Vec<Entry> = names.iter().chain(&resets).map(|name| by_name(name)).collect();
-    let factors = if quick { &FACTORS_QUICK[..] } else { &[700, 550, 450, 350, 275, 225, 175][..] };
-    let readings = if quick { &OUTSTANDING[3..4] } else { &OUTSTANDING[..] };
-    let mut found = Vec::new();
-    for column in COLUMNS {
-        for outstanding in readings {
-            let spec = reading(column, *outstanding, 15, false);
-            found.push((column, *outstanding, bench.curves(&spec, SLA_NS, &entries, factors)));
-        }
-    }
-    for (what, column, at, names, paper) in STATEMENTS {
-        let of_column = found.iter().filter(|(of, ..)| *of == COLUMNS[column]);
-        let texts = of_column.map(|(_, outstanding, curves)| {
-            let values: Vec<String> = names
-                .iter()
-                .map(|name| find(curves, name).and_then(|curve| curve.at(at)))
-                .map(|value| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.0}")))
-                .collect();
-            format!("{}: {}", spell(*outstanding), values.join(", "))
-        });
-        let ours = texts.collect::<Vec<_>>().join("; ");
-        outcome.compare(&format!("{what} ({})", names.join(", ")), paper, ours);
-    }
-    rederived(&mut outcome, &found);
-    long_resets(bench, &mut outcome, readings, factors);
-    for (column, outstanding, curves) in &found {
-        for curve in curves {
-            let (column, of) = (column.name.replace(':', "_"), spell(*outstanding));
-            if let Some(value) = curve.at(0.7) {
-                outcome.figure(format!("{}_{column}_{of}_at_70", curve.name), value);
-            }
-        }
-    }
-    outcome.note(
-        "Table II is headed \"user-facing to batch\"; its durations give the job counts 80:20, 40:60 \
-         and 20:80, so results are named by counts. \"–\": that utilisation is not reached.",
-    );
-    outcome.note(
-        "\"Remaining task execution time is less than the reset overhead\" (§II-C3) is read as \
-         greater. The window of the average execution time is 16 tasks here; the paper has no number.",
-    );
-    outcome.note(
-        "Algorithm 1 sorts devices by completion, so idle ones stand before those that serve a \
-         user-facing task: `flexy` follows it. In `flexy_packed` devices that serve count in U, as \
-         the text (\"packs all user-facing tasks to a subset\") can also be read.",
-    );
-    outcome
-}
-
-/// What independent scripts derived from the paper's text before this model was: W1 at 70 %, by
-/// outstanding tasks per job: round robin, priority, `flexy` with K = 1.
-const DERIVED: [(Option<u32>, [f64; 3]); 5] = [
-    (Some(1), [67.0, 98.0, 98.0]),
-    (Some(2), [62.0, 95.0, 96.0]),
-    (Some(4), [58.0, 90.0, 90.0]),
-    (Some(8), [52.0, 81.0, 81.0]),
-    (None, [25.0, 31.0, 32.0]),
-];
-
-fn rederived(outcome: &mut Outcome, found: &[(Column, Option<u32>, Vec<Curve>)]) {
-    let mut furthest = 0.0f64;
-    for (outstanding, expected) in DERIVED {
-        let Some((.., curves)) =
-            found.iter().find(|(column, of, _)| *column == COLUMNS[0] && *of == outstanding)
-        else {
-            continue;
-        };
-        let mut texts = Vec::new();
-        for (name, expected) in ["round_robin", "priority_k0", "flexy_k1"].into_iter().zip(expected)
-        {
-            let Some(value) = find(curves, name).and_then(|curve| curve.at(0.7)) else { continue };
-            furthest = furthest.max((value - expected).abs());
-            texts.push(format!("{value:.1} (differs by {:+.1})", value - expected));
-        }
-        let what = format!(
-            "W1 at 70 %, {} outstanding, re-derived from the text by other scripts (round_robin, \
-             priority_k0, flexy_k1)",
-            spell(outstanding)
-        );
-        let before = expected.map(|value| format!("{value:.0}")).join(", ");
-        outcome.compare(&what, &format!("none; re-derived {before}"), texts.join(", "));
-    }
-    outcome.figure("differs_from_rederived_points_max", furthest);
-}
-
-/// Figure 7: resets with an SLA of a second.
-fn long_resets(bench: &Bench, outcome: &mut Outcome, readings: &[Option<u32>], factors: &[u64]) {
-    let entries = ["flexy_reset", "priority_reset"].map(by_name);
-    let mut texts = [Vec::new(), Vec::new()];
-    for outstanding in readings {
-        let spec = reading(COLUMNS[0], *outstanding, 15, false);
-        let curves = bench.curves(&spec, LONG_SLA_NS, &entries, factors);
-        for (at, texts) in [0.45, 0.7].into_iter().zip(&mut texts) {
-            let value = |curve: &Curve| {
-                curve.at(at).map_or_else(|| "–".to_owned(), |value| format!("{value:.0}"))
-            };
-            let each: Vec<String> = curves.iter().map(value).collect();
-            texts.push(format!("{}: {}", spell(*outstanding), each.join(", ")));
-        }
-    }
-    for (at, texts) in [45, 70].into_iter().zip(texts) {
-        let what = format!(
-            "resets in W1 with an SLA of 1 s (flexy_reset, priority_reset), at {at} % here"
-        );
-        let paper = "> 92 of flexy_reset (§IV-E), utilisation not stated";
-        outcome.compare(&what, paper, texts.join("; "));
-    }
 }
 
 fn sensitivity(bench: &Bench, all: &mut Outcome, quick: bool) -> Outcome {
@@ -463,7 +333,7 @@ fn sensitivity(bench: &Bench, all: &mut Outcome, quick: bool) -> Outcome {
     let seeds = bench.seeds.min(GRID_SEEDS);
     let window = format!(
         "in time, %, at 70 % and 85 % utilisation, or at the highest load with a backlog, with the \
-         best of the other policies there; {seeds} seeds"
+         best of the other policies there; {seeds} seeds, with half the width of the 95 % interval"
     );
     let mut outcome = Outcome::new("sensitivity", title, window);
     let shapes = if quick { &[18][..] } else { &[15, 18, 25][..] };
@@ -503,25 +373,28 @@ fn sensitivity(bench: &Bench, all: &mut Outcome, quick: bool) -> Outcome {
 fn cell(curves: &[Curve], backlog: bool) -> (String, bool, f64) {
     let Some(ours) = find(curves, "deadline") else { return (String::new(), false, 0.0) };
     let rivals = || curves.iter().filter(|curve| !curve.is_clairvoyant && curve.name != ours.name);
-    let values = |curve: &Curve| -> Vec<Option<f64>> {
+    let values = |curve: &Curve| -> Vec<Option<(f64, f64)>> {
         if backlog {
-            return vec![curve.points.last().map(|point| point.sla)];
+            return vec![curve.points.last().map(|point| (point.sla, point.half))];
         }
-        [0.7, GOAL].map(|at| curve.at(at)).into()
+        [0.7, GOAL].map(|at| Some((curve.at(at)?, curve.half_at(at)?))).into()
     };
-    let spell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |of| format!("{of:.1}"));
+    let spell = |(value, half): (f64, f64)| format!("{value:.1} ± {half:.1}");
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
     let mut texts = Vec::new();
-    for curve in [Some(ours), find(curves, CEILING.name)].into_iter().flatten() {
-        let of: Vec<String> = values(curve).into_iter().map(spell).collect();
-        texts.push(format!("{} {}", curve.name, of.join("/")));
+    let told = [Some(ours), find(curves, CEILING.name), find(curves, FIFO)];
+    for curve in told.into_iter().flatten() {
+        let of: Vec<String> =
+            values(curve).into_iter().map(|value| or_none(value.map(spell))).collect();
+        texts.push(format!("{} {}", curve.name, of.join(" / ")));
     }
     let best = |place: usize| {
         let each = rivals().filter_map(|curve| Some((values(curve)[place]?, curve.name)));
-        let most = each.max_by(|one, other| one.0.total_cmp(&other.0));
-        most.map_or_else(|| "–".to_owned(), |(value, name)| format!("{name} {value:.1}"))
+        let most = each.max_by(|one, other| one.0.0.total_cmp(&other.0.0));
+        or_none(most.map(|(value, name)| format!("{name} {}", spell(value))))
     };
     let bests: Vec<String> = (0..values(ours).len()).map(best).collect();
-    texts.push(format!("best other {}", bests.join("/")));
+    texts.push(format!("best other {}", bests.join(" / ")));
     let is_best = rivals().all(|other| {
         other.points.iter().zip(&ours.points).all(|(other, ours)| other.sla <= ours.sla)
     });

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::experiments::Evaluation;
+use super::paced::Paced;
 use crate::outcome::{Comparison, Outcome};
 use crate::report::number;
 use crate::report::page::{TEMPLATE, section, table};
@@ -98,6 +99,13 @@ const READING: &str = "\
 ";
 
 impl Report {
+    /// With what was measured on nodes: on the policies' curves, and in a section of its own.
+    #[must_use]
+    pub fn beside(mut self, paced: &Paced) -> Self {
+        paced.beside(&mut self.evaluation.sections);
+        self
+    }
+
     /// The page; it loads nothing.
     pub fn html(&self) -> String {
         let mut body = String::new();
@@ -241,8 +249,8 @@ const COLUMNS: [&str; 10] = [
     "batch_dry_max_s",
     "resets_per_run_max",
 ];
-const TABLE: &str = "\n| | in time, %, at 50 % | at 70 % | at 85 % | user latency, P99.9 at the goal's \
-    load, s | longest there | longest wait of a batch task there, s | at any load | longest turnaround \
+const TABLE: &str = "\n| | in time, % (± half the 95 % interval), at 50 % | at 70 % | at 85 % | \
+    user latency, P99.9 at the goal's load, s | longest there | longest wait of a batch task there, s | at any load | longest turnaround \
     | no batch anywhere | resets a run |\n|---|---|---|---|---|---|---|---|---|---|---|\n";
 
 fn markdown_section(text: &mut String, outcome: &Outcome) {
@@ -265,9 +273,12 @@ fn markdown_section(text: &mut String, outcome: &Outcome) {
     } else {
         text.push_str(TABLE);
         for name in names {
+            let figure = |end: &str| outcome.figures.get(&format!("{name}_{end}"));
             let of = |end: &str| {
-                let value = outcome.figures.get(&format!("{name}_{end}"));
-                value.map_or_else(|| "–".to_owned(), |value| format!("{value:.1}"))
+                let Some(value) = figure(end) else { return "–".to_owned() };
+                // Parts in time have an interval.
+                let half = end.starts_with("at_").then(|| figure(&format!("half_{end}"))).flatten();
+                half.map_or_else(|| format!("{value:.1}"), |half| format!("{value:.1} ± {half:.1}"))
             };
             let cells: Vec<String> = COLUMNS.iter().map(|column| of(column)).collect();
             let _ = writeln!(text, "| {name} | {} |", cells.join(" | "));
@@ -275,5 +286,57 @@ fn markdown_section(text: &mut String, outcome: &Outcome) {
     }
     for note in &outcome.notes {
         let _ = writeln!(text, "\n{note}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let mut summary = Outcome::new("flexy", "", "means of 10 seeds");
+        summary.figure("deadline_sla_min", 0.98);
+        summary.figure("deadline_resets", 0.0);
+        summary.control("fifo_sla_80_20", 0.3);
+        let mut column = Outcome::new("80:20 within 200 ms", "<jobs>", "no backlog");
+        column.figure("deadline_at_50", 98.24);
+        column.figure("deadline_half_at_50", 0.31);
+        column.figure("deadline_batch_wait_max_s", 58.1);
+        column.compare("Where flexy is behind", "–", "nowhere".to_owned());
+        let evaluation = Evaluation { summary, sections: vec![column] };
+        let (command, commit) = ("weft sim flexy".to_owned(), "c0ffee".to_owned());
+        Report { command, commit, quick: false, evaluation }
+    }
+
+    #[test]
+    fn a_goal_says_whether_it_is_met_and_a_part_in_time_has_its_interval() {
+        let text = report().markdown();
+        assert!(text.contains("`weft sim flexy` at commit `c0ffee`"), "{text}");
+        assert!(text.contains("(`deadline_sla_min`) | 0.9800 | ≥ 0.99 | **no** |"), "{text}");
+        assert!(text.contains("(`deadline_resets`) | 0 | ≤ 0 | yes |"), "{text}");
+        // What was not found is not judged.
+        assert!(!text.contains("pool_mmr_min"), "{text}");
+        assert!(text.contains("| deadline | 98.2 ± 0.3 | – | – |"), "{text}");
+        assert!(text.contains("| Where flexy is behind | – | nowhere |"), "{text}");
+        assert!(text.contains("| control fifo_sla_80_20 | 0.3000 |"), "{text}");
+        assert!(!text.contains("quick run"), "{text}");
+    }
+
+    #[test]
+    fn a_quick_run_and_names_with_marks_are_shown_as_what_they_are() {
+        let report = Report { quick: true, ..report() };
+        assert!(report.markdown().contains("**A quick run: the figures mean little.**"));
+        let page = report.html();
+        assert!(page.contains("a quick run") && page.contains("&lt;jobs&gt;"), "{page}");
+        assert!(!page.contains("<jobs>") && page.contains("<b class=\"bad\">0.9800</b>"), "{page}");
+    }
+
+    #[test]
+    fn the_figures_of_all_sections_are_in_the_json() {
+        let json: serde_json::Value = serde_json::from_str(&report().json().unwrap()).unwrap();
+        assert_eq!(json["figures"]["deadline_sla_min"], 0.98);
+        assert_eq!(json["controls"]["fifo_sla_80_20"], 0.3);
+        assert_eq!(json["sections"][0]["figures"]["deadline_half_at_50"], 0.31);
+        assert_eq!(json["sections"][0]["comparisons"][0]["ours"], "nowhere");
     }
 }

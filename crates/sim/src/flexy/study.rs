@@ -124,8 +124,8 @@ impl Entry {
         let mut options = Options::new(pool);
         options.clairvoyant = self.is_clairvoyant();
         options.error_permille = if self.kind == Kind::Noisy { 300 } else { 0 };
-        let keeps = reserved > 0 || matches!(self.policy, "flexy" | "adaptive");
-        let is_bounded = self.policy == "deadline" && !self.is_clairvoyant();
+        let keeps = reserved > 0 || policy.keeps_devices();
+        let is_bounded = policy.bounds_batch_wait() && !self.is_clairvoyant();
         let bound_ns = pool.batch_patience_ns.saturating_add(longest_ns);
         // A batch run that is never cut has no turns.
         let takes_turns = is_bounded && self.kind != Kind::Unsliced;
@@ -178,8 +178,17 @@ impl Curve {
     /// Percent of user-facing tasks in time at a utilisation (0 to 1), between measured points;
     /// none beyond them.
     pub(super) fn at(&self, utilization: f64) -> Option<f64> {
+        self.between(utilization, |point| point.sla)
+    }
+
+    /// Half the width of the 95 % interval of that, in points, between measured points as well.
+    pub(super) fn half_at(&self, utilization: f64) -> Option<f64> {
+        self.between(utilization, |point| point.half)
+    }
+
+    fn between(&self, utilization: f64, of: impl Fn(&Point) -> f64) -> Option<f64> {
         let mut points: Vec<_> =
-            self.points.iter().map(|point| (point.utilization, point.sla)).collect();
+            self.points.iter().map(|point| (point.utilization, of(point))).collect();
         points.sort_by(|one, other| one.0.total_cmp(&other.0));
         let pair =
             points.windows(2).find(|pair| pair[0].0 <= utilization && utilization <= pair[1].0)?;
@@ -378,7 +387,12 @@ mod tests {
 
     #[test]
     fn a_curve_is_straight_between_its_points_and_ends_with_them() {
-        let point = |utilization, sla| Point { utilization, sla, ..Point::default() };
+        let point = |utilization: f64, sla| Point {
+            utilization,
+            sla,
+            half: utilization,
+            ..Point::default()
+        };
         // By rising utilisation, however they were measured.
         let points = vec![point(0.8, 60.0), point(0.4, 100.0), point(0.6, 90.0)];
         let curve = Curve { name: "deadline", is_clairvoyant: false, points };
@@ -386,6 +400,9 @@ mod tests {
         assert!((curve.at(0.7).unwrap() - 75.0).abs() < 1e-9);
         assert!((curve.at(0.45).unwrap() - 97.5).abs() < 1e-9);
         assert_eq!((curve.at(0.39), curve.at(0.81)), (None, None));
+        // So is its interval, which is as wide as the utilisation here.
+        assert!((curve.half_at(0.7).unwrap() - 0.7).abs() < 1e-9);
+        assert_eq!(curve.half_at(0.81), None);
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! What the paper says, on the plots of its Figures 8, 9 and 11.
+//! What the papers say, on the plots of FairGV's Figures 8, 9 and 11, and of Flexy's 5, 6 and 7.
 //!
-//! Its text has few numbers for them: mostly bounds, and words. Those of Figures 8 and 9 are taken
-//! from the claims, so a mark and a verdict cannot say different things.
+//! FairGV's text has few numbers for them: mostly bounds, and words. Those of Figures 8 and 9 are
+//! taken from the claims, so a mark and a verdict cannot say different things. Flexy's are numbers.
 
 use crate::claims::Rule;
 use crate::experiments::claims;
+use crate::flexy::{Said, said_of};
 use crate::outcome::{Plot, Series};
 use crate::table3::Profile;
 
@@ -47,7 +48,7 @@ pub(super) fn marks(experiment: &str, plot: &Plot) -> Vec<Mark> {
     match experiment {
         "figure8" | "figure9" => sharing(experiment, plot),
         "figure11" => run_times(plot),
-        _ => Vec::new(),
+        section => pools(section, plot),
     }
 }
 
@@ -114,6 +115,22 @@ fn run_times(plot: &Plot) -> Vec<Mark> {
             series.points.iter().filter_map(move |point| of(place, series, point.0))
         })
         .collect()
+}
+
+/// Flexy's figures: what its text says of a policy.
+fn pools(section: &str, plot: &Plot) -> Vec<Mark> {
+    let of = |(place, series): (usize, &Series)| {
+        let said = said_of(section, &series.name).into_iter();
+        said.map(move |(x, y, said, text)| {
+            let side = match said {
+                Said::At => Side::On,
+                Said::Above => Side::Above,
+                Said::Below => Side::Below,
+            };
+            Mark { series: place, x, y, side, source: Source::Number, text: text.to_owned() }
+        })
+    };
+    plot.series.iter().enumerate().flat_map(of).collect()
 }
 
 #[cfg(test)]

@@ -22,9 +22,11 @@ struct Frame {
 
 impl Frame {
     fn of(plot: &Plot, marks: &[Mark]) -> Self {
-        let points = || plot.series.iter().flat_map(|series| &series.points);
+        let dots = || plot.dots.iter().map(|dot| (dot.x, dot.y));
+        let points =
+            || plot.series.iter().flat_map(|series| series.points.iter().copied()).chain(dots());
         let logarithmic = plot.kind == PlotKind::LogLines;
-        let mut x = range(points().map(|point| point.0));
+        let mut x = range(points().map(|point| point.0).chain(marks.iter().map(|mark| mark.x)));
         let ranges = plot.series.iter().flat_map(|series| &series.ranges);
         let ends = ranges.flat_map(|(low, high)| [*low, *high]);
         let marked = plot.mark.into_iter().chain(marks.iter().map(|mark| mark.y));
@@ -89,6 +91,16 @@ pub(super) fn figure(plot: &Plot, marks: &[Mark]) -> String {
             WIDTH - RIGHT,
             y - 4.0,
             escape(&plot.mark_text)
+        );
+    }
+    for dot in &plot.dots {
+        let (x, y) = (frame.x(dot.x), frame.y(dot.y));
+        let _ = write!(
+            svg,
+            "<path class=\"dot\" d=\"M{x:.1} {:.1}l4.5 4.5l-4.5 4.5l-4.5 -4.5Z\"><title>{}</title>\
+             </path>",
+            y - 4.5,
+            escape(&dot.text)
         );
     }
     for mark in marks {
@@ -325,7 +337,7 @@ fn labels(svg: &mut String, plot: &Plot) {
 }
 
 fn legend(svg: &mut String, plot: &Plot, marks: &[Mark]) {
-    if plot.series.len() < 2 && marks.is_empty() {
+    if plot.series.len() < 2 && marks.is_empty() && plot.dots.is_empty() {
         return;
     }
     svg.push_str("<div class=\"legend\">");
@@ -336,6 +348,9 @@ fn legend(svg: &mut String, plot: &Plot, marks: &[Mark]) {
         let dashed = if series.dashed { " hollow" } else { "" };
         let _ =
             write!(svg, "<span><i class=\"b{own}{dashed}\"></i>{}</span>", escape(&series.name));
+    }
+    if !plot.dots.is_empty() {
+        let _ = write!(svg, "<span><b>◇</b> {}</span>", escape(&plot.dots_text));
     }
     let has = |test: &dyn Fn(&Mark) -> bool| marks.iter().any(test);
     let is_number = |mark: &Mark| mark.source == Source::Number;
@@ -361,7 +376,7 @@ pub(crate) fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::Outcome;
+    use crate::outcome::{Dot, Outcome};
 
     #[test]
     fn ticks_are_round_and_inside() {
@@ -376,6 +391,20 @@ mod tests {
         outcome.plot(PlotKind::Bars, "a < b", "", "").groups(["<g>"]).bars("\"s\"", [1.0]);
         let text = figure(&outcome.plots[0], &[]);
         assert!(!text.contains("<g>") && text.contains("a &lt; b"), "{text}");
+    }
+
+    #[test]
+    fn dots_are_drawn_within_the_picture_and_named() {
+        let mut outcome = Outcome::new("x", "x", "x");
+        let plot = outcome.plot(PlotKind::Lines, "p", "", "");
+        plot.series("a", [(1.0, 2.0), (3.0, 4.0)]);
+        plot.dots = vec![Dot { x: 5.0, y: 9.0, text: "<far> off".to_owned() }];
+        "on a node".clone_into(&mut plot.dots_text);
+        let frame = Frame::of(plot, &[]);
+        assert!(frame.x(5.0) <= WIDTH - RIGHT && frame.y(9.0) >= TOP);
+        let text = figure(plot, &[]);
+        assert!(text.contains("<title>&lt;far&gt; off</title>"), "{text}");
+        assert!(text.contains("◇</b> on a node"), "{text}");
     }
 
     #[test]

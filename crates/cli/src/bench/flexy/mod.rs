@@ -1,8 +1,8 @@
 //! `bench flexy`: Flexy's workload on four paced devices through the task interface, every output
 //! verified, and the same arrivals simulated around the same pool core.
 
+mod orders;
 mod real;
-mod resets;
 mod verdict;
 mod work;
 
@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 use weft_sched::pool::{PoolConfig, policy};
 use weft_sim::flexy::{COLUMNS, Column, Found, Options, Rule, clairvoyant, run as simulate};
 
+use self::orders::Orders;
 use self::real::Costs;
 use self::verdict::Verdict;
 use self::work::Work;
@@ -74,6 +75,8 @@ struct Totals {
     /// Of `deadline`, by column: percent in time, utilisation.
     deadline: Vec<(f64, f64)>,
     control: f64,
+    /// The largest of `deadline`'s columns.
+    free_p99_ns: Option<u64>,
 }
 
 pub(crate) fn run(context: &Context) -> Result<Document> {
@@ -145,18 +148,16 @@ fn measure(context: &Context, entry: Entry, work: &Work) -> Result<(Verdict, Kep
     }
     settings.push(("scheduling.slice_us".to_owned(), slice_us));
     let journal = model.folder();
-    if entry.reset {
-        settings.push(("journal.dir".to_owned(), journal.display().to_string()));
-    }
+    settings.push(("journal.dir".to_owned(), journal.display().to_string()));
     let start = || Host::node_with(None, &borrowed(&settings));
     let prepare = |host: &Host| real::prepare(host.daemon()?, work, entry.reserved);
     let (mut verdict, kept) = Host::prepared(context, start, prepare, |host, prepared| {
         let seen = real::run(host.daemon()?, work, &prepared)?;
         Ok(Verdict::of(&seen, work, DEVICES))
     })?;
-    if entry.reset {
-        verdict.costs.reset_ns = resets::mean_ns(&journal)?;
-    }
+    let orders = Orders::of(&journal)?;
+    verdict.costs.reset_ns = orders.reset_mean_ns();
+    verdict.free_p99_ns = orders.free_p99_ns();
     Ok((verdict, kept))
 }
 
@@ -193,7 +194,8 @@ fn report(document: &mut Document, entry: Entry, name: &str, real: &Verdict, sim
         ("lost_tasks", count(real.lost)),
         ("sim_error_points", (real.sla_pct() - sim_pct).abs()),
     ];
-    for (figure, value) in figures {
+    let free = real.free_p99_ns.map(|ns| ("free_ms_p99", count(ns) / 1e6));
+    for (figure, value) in figures.into_iter().chain(free) {
         let figure = format!("{figure}_{name}");
         if entry.is_control {
             document.control(figure, value);
@@ -219,6 +221,7 @@ impl Totals {
         if entry.policy == DEADLINE.policy {
             self.resets += real.resets;
             self.stops += real.stops;
+            self.free_p99_ns = self.free_p99_ns.max(real.free_p99_ns);
             self.deadline.push((real.sla_pct(), real.utilization));
         }
         if entry.policy == FIFO.policy {
@@ -234,6 +237,9 @@ impl Totals {
         }
         document.figure("resets", count(self.resets));
         document.figure("stops", count(self.stops));
+        if let Some(ns) = self.free_p99_ns {
+            document.figure("free_ms_p99", count(ns) / 1e6);
+        }
         document.figure("lost_tasks", count(self.lost));
         document.figure("sim_error_points", self.sim_error);
         document.control("sla_pct_fifo", self.control);

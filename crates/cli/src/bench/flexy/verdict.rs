@@ -19,6 +19,9 @@ pub(super) struct Verdict {
     pub(super) stops: u64,
     pub(super) resets: u64,
     pub(super) costs: Costs,
+    /// From when a device is to yield until it is free, of 99 of 100 such orders, by the journal of
+    /// the whole run.
+    pub(super) free_p99_ns: Option<u64>,
 }
 
 impl Verdict {
@@ -52,6 +55,7 @@ impl Verdict {
             stops: seen.told.stops,
             resets: seen.told.resets,
             costs: seen.costs,
+            free_p99_ns: None,
         }
     }
 

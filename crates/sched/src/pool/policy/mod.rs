@@ -29,10 +29,13 @@ use crate::key::{DeviceKey, TaskKey, TenantKey, VgpuKey, Weight};
 
 /// Declares the registry: the order is the order of [`NAMES`], the first is the default.
 macro_rules! registry {
-    ($($name:literal: $policy:ty, $summary:literal;)+) => {
+    ($($name:literal: $policy:ty, $summary:literal
+       $(, keeps devices: $keeps:literal)? $(, bounds batch: $bounds:literal)?;)+) => {
         const REGISTRY: &[Entry] = &[$(Entry {
             name: $name,
             summary: $summary,
+            keeps_devices: [$($keeps,)? false][0],
+            bounds_batch: [$($bounds,)? false][0],
             build: |config| Box::new(<$policy>::new(config)),
             take: |input| Ok(Box::new(<$policy as Codec>::take(input)?)),
         }),+];
@@ -43,17 +46,22 @@ macro_rules! registry {
 }
 
 registry! {
-    "deadline": deadline::Deadline, "what can meet its SLA first; batch yields within a slice";
+    "deadline": deadline::Deadline, "what can meet its SLA first; batch yields within a slice",
+        bounds batch: true;
     "fifo": fifo::Fifo, "one queue, whatever the class: the negative control";
     "round_robin": round_robin::RoundRobin, "a model of Flexy's baseline: vGPUs in turn";
     "priority": priority::Priority, "a model of Flexy's priority: user-facing vGPUs first";
-    "flexy": flexy::Flexy, "a model of Flexy: a pool for user-facing tasks by Little's law";
-    "adaptive": adaptive::Adaptive, "flexy with K by a PID controller on measured latency";
+    "flexy": flexy::Flexy, "a model of Flexy: a pool for user-facing tasks by Little's law",
+        keeps devices: true;
+    "adaptive": adaptive::Adaptive, "flexy with K by a PID controller on measured latency",
+        keeps devices: true;
 }
 
 struct Entry {
     name: &'static str,
     summary: &'static str,
+    keeps_devices: bool,
+    bounds_batch: bool,
     build: fn(&PoolConfig) -> Box<dyn Policy>,
     take: fn(&mut Reader<'_>) -> Result<Box<dyn Policy>, Malformed>,
 }
@@ -76,6 +84,16 @@ impl PoolPolicyId {
     /// What it does, in half a line.
     pub fn summary(self) -> &'static str {
         self.entry().summary
+    }
+
+    /// Whether it keeps free devices from batch tasks by itself, for user-facing tasks to come.
+    pub fn keeps_devices(self) -> bool {
+        self.entry().keeps_devices
+    }
+
+    /// Whether it bounds how long batch vGPUs wait.
+    pub fn bounds_batch_wait(self) -> bool {
+        self.entry().bounds_batch
     }
 
     pub(super) fn build(self, config: &PoolConfig) -> Box<dyn Policy> {
@@ -173,4 +191,18 @@ pub(super) trait Policy: fmt::Debug + Send {
 
     /// Appends its state.
     fn put(&self, out: &mut Vec<u8>);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_policy_says_what_it_keeps_and_bounds() {
+        let of = |kept: fn(PoolPolicyId) -> bool| -> Vec<&str> {
+            NAMES.iter().copied().filter(|name| kept(by_name(name).unwrap())).collect()
+        };
+        assert_eq!(of(PoolPolicyId::keeps_devices), ["flexy", "adaptive"]);
+        assert_eq!(of(PoolPolicyId::bounds_batch_wait), ["deadline"]);
+    }
 }
