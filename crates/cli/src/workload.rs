@@ -130,7 +130,9 @@ mod tests {
             let error = parse(&format!("--load {load}")).unwrap_err().to_string();
             assert!(error.contains("--load") && error.contains(load), "{error}");
         }
-        ["--load 0.001", "--load 1000"].map(|line| parse(line).unwrap());
+        for line in ["--load 0.001", "--load 1000"] {
+            parse(line).unwrap();
+        }
         for line in ["--shape 1", "--column 50:50", "--jobs 0", "--format xml"] {
             assert!(parse(line).is_err(), "{line}");
         }

@@ -1,6 +1,6 @@
 //! What a hostile local user tries on a real daemon, beside somebody who works.
 
-#![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a panic is a test's report")]
 
 mod support;
 

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use weft_sim::predict::{Configuration, Figures, Load, Model, Seen, Tenant, simulate};
-use weft_sim::seeds::median;
 use weft_sim::{Calibration, Cost};
 
 /// Between two wake-ups, and how long is slept.
@@ -212,7 +211,7 @@ mod tests {
         assert!(costs.wake.from.contains("this machine"));
         assert_eq!(costs.submit.ns, Calibration::default().submit.ns);
         assert!(lateness_ns.len() > 1 && lateness_ns.is_sorted(), "{lateness_ns:?}");
-        assert!(measured(Calibration::default(), || Err::<(), _>(anyhow!("no node"))).is_err());
+        measured(Calibration::default(), || Err::<(), _>(anyhow!("no node"))).unwrap_err();
     }
 
     /// A machine that loses more than the simulator makes switches and pieces dearer, and

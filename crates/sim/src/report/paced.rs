@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use crate::outcome::{Outcome, PlotKind};
 
-    fn run(figures: serde_json::Value, controls: serde_json::Value) -> RealRun {
+    fn run(figures: &serde_json::Value, controls: &serde_json::Value) -> RealRun {
         let document = serde_json::json!({"name": "fairgv", "mode": "paced", "window": "w",
             "commit": "c", "figures": figures, "controls": controls});
         RealRun::parse(&document.to_string()).unwrap()
@@ -61,7 +61,7 @@ mod tests {
     fn what_was_measured_stands_at_its_bar_and_its_point() {
         let figures = serde_json::json!({"figure8_mmr_fair_HS": 0.99,
             "figure9_mmr_fair_MM": 0.5, "figure11_run_time_fair_MM_391us": 2.01});
-        let runs = [run(figures, serde_json::json!({"figure8_mmr_unmanaged_MM": 0.33}))];
+        let runs = [run(&figures, &serde_json::json!({"figure8_mmr_unmanaged_MM": 0.33}))];
         let mut outcome = Outcome::new("figure8", "", "");
         let plot = outcome.plot(PlotKind::Bars, "t", "", "MMR").groups(["MM", "HS"]);
         plot.bars("fair", [1.0, 1.0]).bars("unmanaged", [0.3, 0.3]);
