@@ -176,8 +176,13 @@ impl Outbox {
             let waited = self.room.wait_timeout(state, every);
             let waited = waited.unwrap_or_else(PoisonError::into_inner);
             state = waited.0;
-            if waited.1.timed_out() && !is_worth_while() {
-                return Err(Closed);
+            if waited.1.timed_out() {
+                // Who is asked may look at what was acknowledged.
+                drop(state);
+                if !is_worth_while() {
+                    return Err(Closed);
+                }
+                state = self.state();
             }
         }
         if state.closed {

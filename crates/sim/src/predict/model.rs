@@ -246,9 +246,9 @@ mod tests {
             (answers[0], answers[answers.len() - 1])
         };
         let (soonest, latest) = answers_us(&[100 * US]);
-        assert!(latest - soonest < 10.0, "{soonest} to {latest}");
+        assert!(latest - soonest < 100.0, "{soonest} to {latest}");
         let (_, sometimes) = answers_us(&[100 * US, 100 * US, 900 * US]);
-        assert!((790.0..810.0).contains(&(sometimes - latest)), "{latest} and {sometimes}");
+        assert!((700.0..900.0).contains(&(sometimes - latest)), "{latest} and {sometimes}");
     }
 
     #[test]

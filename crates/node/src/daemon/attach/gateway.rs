@@ -216,6 +216,7 @@ mod tests {
     #[test]
     fn a_gateway_that_says_much_on_its_standard_error_is_heard_all_the_same() {
         let script = "head -c 300000 /dev/zero | tr '\\0' 'x' | fold -w 99 >&2
+            echo >&2
             echo listening 127.0.0.1:7600
             read -r _
             echo the last >&2";
