@@ -29,14 +29,14 @@ pub enum Scope {
 
 /// A token and what it opens.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct Authorization {
     pub(super) token: String,
     pub(super) project: String,
     endpoints: BTreeMap<String, String>,
     until: Instant,
 }
 
-impl Session {
+impl Authorization {
     /// Where a service is, without a slash at the end.
     pub(super) fn endpoint(&self, kind: &str) -> Result<&str, ApiError> {
         self.endpoints.get(kind).map(String::as_str).ok_or_else(|| {
@@ -68,7 +68,7 @@ pub struct Bearer {
 pub struct Keystone {
     http: Arc<Http>,
     settings: Settings,
-    sessions: Mutex<BTreeMap<Scope, Arc<Session>>>,
+    authorizations: Mutex<BTreeMap<Scope, Arc<Authorization>>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -118,15 +118,15 @@ struct Endpoint {
 
 impl Keystone {
     pub(super) fn new(http: Arc<Http>, settings: Settings) -> Self {
-        Self { http, settings, sessions: Mutex::default() }
+        Self { http, settings, authorizations: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Scope, Arc<Session>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Scope, Arc<Authorization>>> {
+        self.authorizations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A token of that scope: one that is there, or a new one.
-    pub(super) fn session(&self, scope: &Scope) -> Result<Arc<Session>, ApiError> {
+    pub(super) fn authorization(&self, scope: &Scope) -> Result<Arc<Authorization>, ApiError> {
         if let Some(known) = self.lock().get(scope)
             && known.until > Instant::now()
         {
@@ -140,13 +140,13 @@ impl Keystone {
 
     /// A token was refused.
     fn forget(&self, scope: &Scope, token: &str) {
-        let mut sessions = self.lock();
-        if sessions.get(scope).is_some_and(|known| known.token == token) {
-            sessions.remove(scope);
+        let mut authorizations = self.lock();
+        if authorizations.get(scope).is_some_and(|known| known.token == token) {
+            authorizations.remove(scope);
         }
     }
 
-    fn authenticate(&self, scope: &Scope) -> Result<Session, ApiError> {
+    fn authenticate(&self, scope: &Scope) -> Result<Authorization, ApiError> {
         let body = request(&self.settings.credentials, scope);
         let asked = Asked {
             method: "POST",
@@ -168,7 +168,7 @@ impl Keystone {
             )));
         }
         let secret = said.subject.clone();
-        Ok(Session {
+        Ok(Authorization {
             project,
             endpoints: endpoints(&token.catalog, &self.settings),
             until: Instant::now() + lasts(&token).saturating_sub(RENEW_BEFORE),
@@ -181,11 +181,11 @@ impl Keystone {
     /// # Errors
     /// If Keystone cannot be asked.
     pub fn validate(&self, shown: &str) -> Result<Option<Bearer>, ApiError> {
-        let said = self.with_session(&Scope::Own, |session| {
+        let said = self.with_authorization(&Scope::Own, |authorization| {
             self.http.send(&Asked {
                 method: "GET",
                 url: format!("{}/auth/tokens?nocatalog", self.settings.auth_url),
-                token: Some(&session.token),
+                token: Some(&authorization.token),
                 subject: Some(shown),
                 microversion: None,
                 body: None,
@@ -204,16 +204,16 @@ impl Keystone {
 
     /// Asks with a token of that scope. One that is refused is renewed once: Keystone may have
     /// taken it back before its time.
-    pub(super) fn with_session(
+    pub(super) fn with_authorization(
         &self,
         scope: &Scope,
-        ask: impl Fn(&Session) -> Result<Said, ApiError>,
+        ask: impl Fn(&Authorization) -> Result<Said, ApiError>,
     ) -> Result<Said, ApiError> {
-        let session = self.session(scope)?;
-        match ask(&session) {
+        let authorization = self.authorization(scope)?;
+        match ask(&authorization) {
             Err(ApiError::Refused { status: 401, .. }) => {
-                self.forget(scope, &session.token);
-                ask(&*self.session(scope)?)
+                self.forget(scope, &authorization.token);
+                ask(&*self.authorization(scope)?)
             }
             said => said,
         }

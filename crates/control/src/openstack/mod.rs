@@ -98,7 +98,7 @@ impl Cloud {
     /// # Errors
     /// Keystone's.
     pub fn own_project(&self) -> Result<String, ApiError> {
-        Ok(self.keystone.session(&Scope::Own)?.project.clone())
+        Ok(self.keystone.authorization(&Scope::Own)?.project.clone())
     }
 
     fn get<T: DeserializeOwned>(&self, service: Service, path: &str) -> Result<T, ApiError> {
@@ -117,14 +117,14 @@ impl Cloud {
         body: Option<&Value>,
         microversion: Option<&'static str>,
     ) -> Result<Said, ApiError> {
-        self.keystone.with_session(scope, |session| {
-            let base = session.endpoint(call.service.catalogue_type())?;
+        self.keystone.with_authorization(scope, |authorization| {
+            let base = authorization.endpoint(call.service.catalogue_type())?;
             let version = call.service.version_path();
             let version = if base.ends_with(version) { "" } else { version };
             self.http.send(&Asked {
                 method: call.method,
                 url: format!("{base}{version}{}", call.path),
-                token: Some(&session.token),
+                token: Some(&authorization.token),
                 subject: None,
                 microversion: microversion.or_else(|| call.service.microversion()),
                 body,

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 /// A slot of a vGPU whose turn begins or goes on, and the part that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct HeldSlot {
     /// The part is needed, or expected to be, in this turn.
     pub is_due: bool,
     /// The part is in the slot.
@@ -19,17 +19,17 @@ pub struct Seat {
     pub used: u64,
 }
 
-/// Pairs of seats whose parts change places: the first one's has to come, and comes into the
+/// Pairs of slots whose parts change places: the first one's has to come, and comes into the
 /// second one's slot, which was used longer ago and whose part is not due.
-pub fn arrange(seats: &[Seat]) -> Vec<(usize, usize)> {
-    let all = 0..seats.len();
+pub fn arrange(slots: &[HeldSlot]) -> Vec<(usize, usize)> {
+    let all = 0..slots.len();
     let mut coming: Vec<usize> =
-        all.clone().filter(|at| seats[*at].is_due && !seats[*at].is_there).collect();
-    let mut free: Vec<usize> = all.filter(|at| !seats[*at].is_due).collect();
+        all.clone().filter(|at| slots[*at].is_due && !slots[*at].is_there).collect();
+    let mut free: Vec<usize> = all.filter(|at| !slots[*at].is_due).collect();
     // Whose slots were used last are moved first, each to the one that was used longest ago.
-    coming.sort_by_key(|at| core::cmp::Reverse(seats[*at].used));
-    free.sort_by_key(|at| seats[*at].used);
-    let is_older = |(from, to): &(usize, usize)| seats[*to].used < seats[*from].used;
+    coming.sort_by_key(|at| core::cmp::Reverse(slots[*at].used));
+    free.sort_by_key(|at| slots[*at].used);
+    let is_older = |(from, to): &(usize, usize)| slots[*to].used < slots[*from].used;
     coming.into_iter().zip(free).take_while(is_older).collect()
 }
 
@@ -39,27 +39,27 @@ mod tests {
 
     use super::*;
 
-    const fn seat(is_due: bool, is_there: bool, used: u64) -> Seat {
-        Seat { is_due, is_there, used }
+    const fn held(is_due: bool, is_there: bool, used: u64) -> HeldSlot {
+        HeldSlot { is_due, is_there, used }
     }
 
     #[test]
     fn what_comes_gets_the_slot_that_was_used_longest_ago() {
-        let seats = [
-            seat(true, false, 9),
-            seat(false, false, 3),
-            seat(false, true, 2),
-            seat(true, true, 1),
-            seat(true, false, 5),
+        let slots = [
+            held(true, false, 9),
+            held(false, false, 3),
+            held(false, true, 2),
+            held(true, true, 1),
+            held(true, false, 5),
         ];
-        assert_eq!(arrange(&seats), [(0, 2), (4, 1)]);
+        assert_eq!(arrange(&slots), [(0, 2), (4, 1)]);
     }
 
     #[test]
     fn nothing_moves_for_no_gain() {
-        assert_eq!(arrange(&[seat(true, false, 3), seat(false, false, 3)]), []);
-        assert_eq!(arrange(&[seat(true, true, 9), seat(false, false, 1)]), []);
-        assert_eq!(arrange(&[seat(true, false, 0), seat(false, true, 1)]), []);
+        assert_eq!(arrange(&[held(true, false, 3), held(false, false, 3)]), []);
+        assert_eq!(arrange(&[held(true, true, 9), held(false, false, 1)]), []);
+        assert_eq!(arrange(&[held(true, false, 0), held(false, true, 1)]), []);
     }
 
     proptest! {
@@ -67,22 +67,22 @@ mod tests {
         /// over was used no later than what would have been: the slots' ages, sorted.
         #[test]
         fn what_is_written_over_is_never_newer(
-            seats in prop::collection::vec((any::<bool>(), any::<bool>(), 0_u64..8), 0..12)
+            slots in prop::collection::vec((any::<bool>(), any::<bool>(), 0_u64..8), 0..12)
         ) {
-            let seats: Vec<Seat> =
-                seats.into_iter().map(|(due, there, used)| seat(due, there, used)).collect();
-            let pairs = arrange(&seats);
+            let slots: Vec<HeldSlot> =
+                slots.into_iter().map(|(due, there, used)| held(due, there, used)).collect();
+            let pairs = arrange(&slots);
             let mut seen: Vec<usize> = pairs.iter().flat_map(|(one, other)| [*one, *other]).collect();
             seen.sort_unstable();
             prop_assert!(seen.windows(2).all(|two| two[0] != two[1]));
             for (from, to) in &pairs {
-                prop_assert!(seats[*from].is_due && !seats[*from].is_there && !seats[*to].is_due);
-                prop_assert!(seats[*to].used < seats[*from].used);
+                prop_assert!(slots[*from].is_due && !slots[*from].is_there && !slots[*to].is_due);
+                prop_assert!(slots[*to].used < slots[*from].used);
             }
             let written = |moves: &[(usize, usize)]| {
-                let coming = (0..seats.len()).filter(|at| seats[*at].is_due && !seats[*at].is_there);
+                let coming = (0..slots.len()).filter(|at| slots[*at].is_due && !slots[*at].is_there);
                 let slot = |at: usize| moves.iter().find(|(one, _)| *one == at).map_or(at, |two| two.1);
-                let mut used: Vec<u64> = coming.map(|at| seats[slot(at)].used).collect();
+                let mut used: Vec<u64> = coming.map(|at| slots[slot(at)].used).collect();
                 used.sort_unstable();
                 used
             };

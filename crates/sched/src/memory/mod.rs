@@ -61,7 +61,7 @@ use alloc::vec::Vec;
 use crate::key::VgpuKey;
 
 pub use ahead::{Ahead, Waiting};
-pub use arrange::{Seat, arrange};
+pub use arrange::{HeldSlot, arrange};
 pub use exact::{PROVED_MAX, SEARCHED_MAX, is_proven, searched};
 pub use layout::{Layout, Place, Run};
 pub use ledger::{Ledger, LedgerError, Pages};

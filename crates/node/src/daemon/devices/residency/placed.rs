@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_device::Wanted;
 use weft_sched::VgpuKey;
 use weft_sched::memory::{
-    Brings, Layout, Learned, Manager, ManagerConfig, PlacementId, Rule, Search, Seat, Step,
+    Brings, HeldSlot, Layout, Learned, Manager, ManagerConfig, PlacementId, Rule, Search, Step,
     TurnOrder, WorkingSet, arrange,
 };
 
@@ -118,14 +118,14 @@ impl Placed {
         let layout = self.manager.layout();
         let slots = layout.place(VgpuKey(vgpu)).into_iter().flat_map(|place| place.slots());
         let Some(set) = self.sets.get(&vgpu) else { return };
-        let seat = |(place, slot): (usize, usize)| {
+        let held = |(place, slot): (usize, usize)| {
             let is_there = set.part(place).is_some_and(|part| board.is_in(vgpu, part, slot));
             // What an operation of this turn has windows into stays where it is.
             let is_due = self.is_due(set, place, wanted) || set.is_touched(place);
-            Seat { is_due, is_there, used: board.used(slot) }
+            HeldSlot { is_due, is_there, used: board.used(slot) }
         };
-        let seats: Vec<Seat> = (0..set.len()).zip(slots).map(seat).collect();
-        let pairs = arrange(&seats);
+        let held: Vec<HeldSlot> = (0..set.len()).zip(slots).map(held).collect();
+        let pairs = arrange(&held);
         if let Some(set) = self.sets.get_mut(&vgpu) {
             pairs.into_iter().for_each(|(one, other)| set.exchange(one, other));
         }
