@@ -127,11 +127,10 @@ impl Link {
         frames: &mut Vec<u8>,
         is_worth_while: impl Fn() -> bool,
     ) -> Result<(), Closed> {
-        if self.outbox.has_room(frames.len()) {
-            return self.outbox.push_while(frames, HEARTBEAT, is_worth_while);
+        if !self.outbox.has_room(frames.len()) {
+            // What is waited for must be on its way.
+            self.flush();
         }
-        // What is waited for must be on its way.
-        self.flush();
         let seen = Cell::new((self.progress(), Instant::now()));
         let stall_max = self.attached().0.and_then(|channel| channel.stall_max());
         self.outbox.push_while(frames, stall_max.unwrap_or(HEARTBEAT).min(HEARTBEAT), || {
