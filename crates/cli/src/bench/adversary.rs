@@ -219,6 +219,7 @@ struct Summary {
     losses: Vec<f64>,
     time_losses: Vec<f64>,
     switches_us: Vec<f64>,
+    launches_us: Vec<f64>,
     utilizations: Vec<f64>,
     stalls_beyond_ms: Vec<f64>,
     controls: Vec<f64>,
@@ -241,6 +242,7 @@ impl Summary {
             let of_time = median(&rounds.each(|fair, robbed| robbed.time_loss(fair)));
             self.time_losses.push(of_time);
             self.switches_us.push(rounds.medians(|seen| seen.switch_us).fair);
+            self.launches_us.push(rounds.medians(|seen| seen.launch_us).fair);
             document.figure(format!("time_loss_{name}"), of_time);
         }
         let stall_ms = rounds.most(|seen| seen.stall_ms);
@@ -267,8 +269,9 @@ impl Summary {
         document.figure("victim_loss_median", median(&self.losses));
         if !self.time_losses.is_empty() {
             document.figure("victim_time_loss_max", most(&self.time_losses));
-            // Wall time that nobody had, by turn: the simulator's `real_switch` is of another run.
+            // The simulator's `real_switch` and `real_launch`.
             document.baseline("switch_us", median(&self.switches_us));
+            document.baseline("launch_us", median(&self.launches_us));
         }
         document.figure("utilization_min", least(&self.utilizations));
         document.figure("stall_beyond_ms_max", most(&self.stalls_beyond_ms));
@@ -324,6 +327,9 @@ struct Outcome {
     charged: f64,
     /// Wall time that was charged to nobody, by turns, in µs.
     switch_us: f64,
+    /// What was charged for one of the victim's kernels beyond the time for which it was on the
+    /// device by its own stamps, in µs.
+    launch_us: f64,
 }
 
 impl Outcome {
@@ -541,14 +547,16 @@ fn outcome(victim: &Victim, window: Duration, before: &Stats, after: &Stats) -> 
         victim.map_or(0, |victim| victim.used_ns)
     };
     let of_victim_ns = of_victim(after).saturating_sub(of_victim(before)) as f64;
+    let (completed, device_s) = (victim.completed as f64, victim.device_seconds);
     Outcome {
-        rate: victim.completed as f64 / window.as_secs_f64(),
-        on_device: victim.device_seconds / window.as_secs_f64(),
+        rate: completed / window.as_secs_f64(),
+        on_device: device_s / window.as_secs_f64(),
         stall_ms: victim.longest_gap * 1e3,
         utilization: busy_ns / wall_ns,
         unpaid: 1.0 - charged_ns / wall_ns,
         charged: of_victim_ns / wall_ns,
         switch_us: (wall_ns - charged_ns) / turns / 1e3,
+        launch_us: (of_victim_ns / 1e3 - device_s * 1e6) / completed.max(1.0),
     }
 }
 
@@ -558,9 +566,9 @@ mod tests {
 
     /// A victim that has this part of the device, and does as much of its work.
     fn seen(victim: f64, utilization: f64) -> Outcome {
-        let (stall_ms, unpaid, switch_us) = (6.0, 0.0, 30.0);
+        let (stall_ms, unpaid, switch_us, launch_us) = (6.0, 0.0, 30.0, 2.0);
         let (rate, on_device, charged) = (500.0 * victim, victim, victim);
-        Outcome { rate, on_device, stall_ms, utilization, unpaid, charged, switch_us }
+        Outcome { rate, on_device, stall_ms, utilization, unpaid, charged, switch_us, launch_us }
     }
 
     /// Short kernels between pauses idle a third of the device: more than half is left, and less
