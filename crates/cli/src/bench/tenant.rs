@@ -14,6 +14,7 @@ use weft_node::admin::{DeviceReport, Stats};
 
 use super::Context;
 use super::via::Remote;
+use super::void::{Voided, until_it_counts};
 use crate::daemon::OwnDaemon;
 use crate::demo::MODEL;
 use crate::output::note;
@@ -91,24 +92,16 @@ impl Host {
         mut prepare: impl FnMut(&Self) -> Result<P>,
         mut run: impl FnMut(&Self, P) -> Result<T>,
     ) -> Result<(T, Kept)> {
-        for again in (0..VOIDED_MAX).rev() {
+        until_it_counts(context, || {
             let host = start()?;
             let prepared = prepare(&host)?;
             let before = host.executions()?;
             let result = run(&host, prepared)?;
-            let kept = host.executions()?.since(before);
-            match kept.judge(context) {
-                Ok(()) => return Ok((result, kept)),
-                Err(why) if again > 0 => {
-                    note(&format!("a run is void and done again: {why}"));
-                }
-                Err(why) => return Err(why.into()),
-            }
-        }
-        bail!("no run was done")
+            Ok((result, host.executions()?.since(before)))
+        })
     }
 
-    /// A daemon with these settings, for [`Self::judged`].
+    /// A daemon with these settings, for [`Self::again`].
     pub(crate) fn node(paced: bool, settings: &[(&str, &str)]) -> Result<Self> {
         Self::node_with(paced.then_some(MODEL), settings)
     }
@@ -118,17 +111,6 @@ impl Host {
         let mut all = vec![("scheduling.share", "vgpu")];
         all.extend_from_slice(settings);
         Ok(Self::Node(OwnDaemon::start(&all, model)?))
-    }
-
-    /// Does something on this daemon and judges its device afterwards.
-    pub(crate) fn judged<T>(
-        &self,
-        context: &Context,
-        run: impl FnOnce(&Self) -> Result<T>,
-    ) -> Result<T> {
-        let result = run(self)?;
-        self.kept()?.judge(context)?;
-        Ok(result)
     }
 
     /// How the paced device of this daemon has kept to its model so far.
@@ -245,21 +227,6 @@ pub(crate) struct Kept {
     pub(super) paced: bool,
 }
 
-/// A run whose figures say more of the machine than of what ran.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "{part:.2} % of the executions {what}, more than {most:.1} %: this machine was too busy for the \
-     paced device; stop other work and run it again"
-)]
-pub(crate) struct Voided {
-    what: &'static str,
-    part: f64,
-    most: f64,
-}
-
-/// Runs of one measurement of which all but the last may be void.
-const VOIDED_MAX: u32 = 6;
-
 impl Kept {
     /// More overruns void a run (design, paced clock).
     const OVERRUNS_MAX: f64 = 0.001;
@@ -269,7 +236,7 @@ impl Kept {
 
     /// Whether what was measured counts; a quick run does, and says so. What counts is remembered
     /// for the document.
-    fn judge(self, context: &Context) -> Result<(), Voided> {
+    pub(super) fn judge(self, context: &Context) -> Result<(), Voided> {
         match self.check() {
             Err(why) if context.quick => note(&format!("quick run: {why}")),
             checked => checked?,
@@ -288,7 +255,8 @@ impl Kept {
         Self { overruns, late, ..self }
     }
 
-    fn check(self) -> Result<(), Voided> {
+    /// Whether it kept to it well enough.
+    pub(super) fn check(self) -> Result<(), Voided> {
         for (what, part, most) in [
             ("overran", self.overruns, Self::OVERRUNS_MAX),
             ("began late", self.late, Self::LATE_MAX),
