@@ -120,6 +120,10 @@ pub(crate) struct DeploymentOptions {
     /// Draw one VM's boot into this file (SVG).
     #[arg(long)]
     pub(crate) drawing: Option<PathBuf>,
+    /// Figures of VMs without cGPUs that somebody else has measured, to stand beside these: JSON of
+    /// names (`boot_ms_0`, `boot_ms_median_of_15_vms`) and milliseconds.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) baselines: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -56,6 +56,8 @@ fn a_deployment_that_cannot_be_measured_is_refused() {
     with(&["--vms", "70000"], 2, "70000 is not in 1..");
     with(&["--memory-mib", "0"], 2, "0 is not in 1..");
     with(&["--repeats", "0"], 2, "0 is not in 1..");
+    with(&["--baselines", &missing], 1, "cannot read");
+    with(&["--baselines", &token], 1, "there are no figures");
     with(&["--url", "ftp://127.0.0.1"], 1, "ftp://127.0.0.1");
     // Nobody listens at the port that asks for a free one.
     with(&["--url", "http://127.0.0.1:1"], 1, "127.0.0.1:1");
