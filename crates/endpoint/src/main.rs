@@ -3,7 +3,7 @@
 //! node daemon start it.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write as _};
+use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use rustix::fs::FlockOperation;
+use weft_api::lines;
 use weft_endpoint::far::{Far, Limits, Settings};
 use weft_endpoint::host;
 use weft_endpoint::host::agent::{Agent, Settings as HostSettings};
@@ -279,9 +280,7 @@ fn launch(options: &ConnectOptions, owner: u32) -> Result<bool> {
     command.process_group(0);
     command.stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot start an endpoint")?;
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().context("a pipe")?).read_line(&mut line)?;
-    if line.trim() == "ready" {
+    if lines::first(child.stdout.take().context("a pipe")?)? == "ready" {
         return Ok(true);
     }
     let status = child.wait()?;

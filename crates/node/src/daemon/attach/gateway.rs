@@ -2,7 +2,7 @@
 //! process, and every session that it asks for comes with a grant.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufReader, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use weft_api::lines;
 use weft_api::node::GatewayReport;
 use weft_wire::remote::{from_hex, to_hex};
 
@@ -28,7 +29,10 @@ const KEY_LIMIT: Duration = Duration::from_secs(10);
 /// Lines of a gateway's standard error: it is not trusted to say little.
 static SAID: LogLimit = LogLimit::per_second(10);
 
-/// So many of them stand beside its end.
+/// Lines that say where it listens, which an honest one says once.
+static LISTENS: LogLimit = LogLimit::per_second(1);
+
+/// So many lines of its standard error stand beside its end.
 const LAST_LINES: usize = 4;
 
 /// What the gateway has said.
@@ -173,8 +177,8 @@ fn hear_all(gateway: &Gateway, out: Option<ChildStdout>, error: Option<ChildStde
         // In a thread of its own: a gateway may say more there than a pipe holds.
         let last = error.map(|error| scope.spawn(|| overhear(error)));
         if let Some(out) = out {
-            for line in BufReader::new(out).lines().map_while(Result::ok) {
-                hear(gateway, &line);
+            for line in lines::all(BufReader::new(out), LINE_BYTES_MAX).map_while(Result::ok) {
+                hear(gateway, &String::from_utf8_lossy(&line));
             }
         }
         last.and_then(|last| last.join().ok()).unwrap_or_default()
@@ -184,7 +188,7 @@ fn hear_all(gateway: &Gateway, out: Option<ChildStdout>, error: Option<ChildStde
 /// Logs what a gateway says on its standard error as it comes; returns the last lines of it.
 fn overhear(error: ChildStderr) -> String {
     let mut last: VecDeque<String> = VecDeque::new();
-    for line in BufReader::new(error).split(b'\n').map_while(Result::ok) {
+    for line in lines::all(BufReader::new(error), LINE_BYTES_MAX).map_while(Result::ok) {
         let line = printable(&String::from_utf8_lossy(&line), LINE_BYTES_MAX);
         if let Some(suppressed) = SAID.line(Instant::now()) {
             tracing::warn!(line, suppressed, "the gateway says");
@@ -202,8 +206,11 @@ fn hear(gateway: &Gateway, line: &str) {
         let key = from_hex(key).and_then(|key| key.try_into().ok());
         gateway.said().key = key;
     } else if let Some(address) = line.strip_prefix("listening ") {
-        gateway.said().address = address.parse().ok();
-        tracing::info!(address, "endpoints are let in");
+        let address = address.parse().ok();
+        gateway.said().address = address;
+        if let (Some(address), Some(_)) = (address, LISTENS.line(Instant::now())) {
+            tracing::info!(%address, "endpoints are let in");
+        }
     }
     gateway.news.notify_all();
 }
@@ -212,14 +219,9 @@ fn hear(gateway: &Gateway, line: &str) {
 mod tests {
     use super::*;
 
-    /// More than a pipe holds, before it listens: it would wait for a reader for ever.
-    #[test]
-    fn a_gateway_that_says_much_on_its_standard_error_is_heard_all_the_same() {
-        let script = "head -c 300000 /dev/zero | tr '\\0' 'x' | fold -w 99 >&2
-            echo >&2
-            echo listening 127.0.0.1:7600
-            read -r _
-            echo the last >&2";
+    /// The last words of a script in a gateway's place, which ends once it was heard where it
+    /// listens.
+    fn last_words(script: &str) -> String {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -239,6 +241,35 @@ mod tests {
             hearing.join().unwrap()
         });
         child.wait().unwrap();
+        last
+    }
+
+    /// More than a pipe holds, before it listens: it would wait for a reader for ever.
+    #[test]
+    fn a_gateway_that_says_much_on_its_standard_error_is_heard_all_the_same() {
+        let last = last_words(
+            "head -c 300000 /dev/zero | tr '\\0' 'x' | fold -w 99 >&2
+            echo >&2
+            echo listening 127.0.0.1:7600
+            read -r _
+            echo the last >&2",
+        );
         assert!(last.starts_with("xxx") && last.ends_with("; the last"), "{last}");
+    }
+
+    /// 64 MiB each way, of which a line's worth is kept; what comes behind it is heard.
+    #[test]
+    fn of_a_gateways_line_without_an_end_no_more_is_kept_than_a_line_has() {
+        let last = last_words(
+            "flood() { head -c 67108864 /dev/zero | tr '\\0' 'x'; }
+            flood >&2
+            echo >&2
+            flood
+            echo
+            echo listening 127.0.0.1:7600
+            read -r _
+            echo the last >&2",
+        );
+        assert_eq!(last, format!("{}; the last", "x".repeat(LINE_BYTES_MAX)));
     }
 }
