@@ -80,6 +80,7 @@ pub struct Service {
     is_over_tls: bool,
     refusals: Arc<Mutex<Refusals>>,
     places: Arc<Places>,
+    launches_per_day: Option<u32>,
 }
 
 type Answer = Result<Reply, Problem>;
@@ -90,8 +91,8 @@ impl Service {
     pub fn new(engine: Arc<Engine>) -> Self {
         let document = v1::document().into();
         let (identity, is_over_tls, refusals) = (None, false, Arc::default());
-        let places = Arc::new(Places::new(AT_ONCE_MAX));
-        Self { engine, document, identity, is_over_tls, refusals, places }
+        let (places, launches_per_day) = (Arc::new(Places::new(AT_ONCE_MAX)), None);
+        Self { engine, document, identity, is_over_tls, refusals, places, launches_per_day }
     }
 
     /// That knows the tokens of somebody else too.
@@ -110,6 +111,12 @@ impl Service {
     #[must_use]
     pub fn with_places(self, at_once: usize) -> Self {
         Self { places: Arc::new(Places::new(at_once)), ..self }
+    }
+
+    /// That lets each project make so many instances in a day (UTC), or any number.
+    #[must_use]
+    pub fn with_launches(self, launches_per_day: Option<u32>) -> Self {
+        Self { launches_per_day, ..self }
     }
 
     /// Requests that are answered at once.
