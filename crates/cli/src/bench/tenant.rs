@@ -26,6 +26,9 @@ pub(super) const LEAD: Duration = Duration::from_millis(1500);
 /// The same on a genuine GPU, whose driver makes one context after the other, 0.2 to 0.5 s each.
 const GENUINE_LEAD: Duration = Duration::from_secs(3);
 
+/// The longest line of a program.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
 /// Where a program runs.
 #[derive(Debug)]
 pub(crate) enum Host {
@@ -367,13 +370,15 @@ impl Tenant {
         writeln!(input, "{line}").with_context(|| format!("tenant {} does not read", self.name))
     }
 
-    /// Its next line, with its end; nothing at the end of all.
+    /// Its next line, with its end; nothing at the end of all. One that is too long comes in
+    /// pieces.
     fn bytes(&mut self) -> Result<Vec<u8>> {
         let output = self.child()?.stdout.as_mut().context("a tenant's output is not read")?;
         let mut line = Vec::new();
         let mut byte = [0];
         // Byte by byte: what comes after the line is for `finish`.
-        while line.last() != Some(&b'\n') && output.read(&mut byte)? == 1 {
+        let goes_on = |line: &[u8]| line.last() != Some(&b'\n') && line.len() < LINE_BYTES_MAX;
+        while goes_on(&line) && output.read(&mut byte)? == 1 {
             line.push(byte[0]);
         }
         Ok(line)

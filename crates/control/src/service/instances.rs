@@ -14,7 +14,7 @@ use crate::execute::{self, DRAINED};
 use crate::plan::Step;
 use crate::provision::{Delivery, Failure, UNSHARED};
 use crate::random;
-use crate::store::shared::{charged, demand};
+use crate::store::shared::{charged, demand, ensure_launches};
 use crate::store::{
     CgpuRow, InstanceRow, Key, Part, REMOVED, Reservation, Spec, TERMINATED, Wanted,
 };
@@ -84,6 +84,7 @@ impl Service {
         let reservation = Reservation {
             operation: format!("op-{id}"),
             taken: Vec::new(),
+            launches_per_day: self.launches_per_day,
             audit: actor.did(&id),
             id,
             name,
@@ -122,7 +123,10 @@ impl Service {
         let (quota, used) = found.ok_or_else(|| missing("project", project))?;
         let count = u64::from(spec.cgpus);
         let more = demand(spec, count, spec.memory_mib * count);
-        charged(project, &quota, &used, &more).map(drop).map_err(broken)
+        charged(project, &quota, &used, &more).map_err(broken)?;
+        let Some(most) = self.launches_per_day else { return Ok(()) };
+        let made = self.store().launches(project, clock::now_ms()).map_err(broken)?;
+        ensure_launches(project, made, most).map_err(broken)
     }
 
     pub(super) fn instance_delete(&self, actor: &Actor, ask: &Ask) -> Answer {

@@ -238,6 +238,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Takes GPUs for an instance, if nothing changed since that was decided and the quota allows.
     fn reserve(&self, reservation: Reservation) -> Ticket<InstanceRow>;
+    /// How many instances a project has made on the day (UTC) of then, as far as they are counted.
+    fn launches(&self, project: &str, now_ms: u64) -> Result<u64, StoreError>;
     /// The instance of a request that was carried out under this key, less than a day before.
     fn repeated(&self, key: &Key, now_ms: u64) -> Result<Option<String>, StoreError>;
     /// An instance.
@@ -277,8 +279,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Counts anew what projects have. For whoever begins to write: a replica of an earlier
     /// version may have written before.
     fn recount(&self) -> Result<(), StoreError>;
-    /// A failed instance is not shown any longer.
+    /// A failed instance is not shown any longer. Repeated, it does nothing.
     fn hide(&self, instance: &str, audit: &Audit) -> Result<(), StoreError>;
+    /// Forgets instances that ended before then, with their cGPUs, operations and events: those
+    /// that ended first, and so many at most. How many they were.
+    fn forget(&self, before_ms: u64, most: u32) -> Result<u64, StoreError>;
     /// An operation and its events.
     fn operation(&self, id: &str) -> Result<Option<(OperationRow, Vec<Event>)>, StoreError>;
 

@@ -362,6 +362,9 @@ pub struct Reservation {
     pub taken: Vec<Taken>,
     /// The key, if there is one.
     pub key: Option<Key>,
+    /// How many instances its project may make in a day (UTC), this one among them; any number if
+    /// that is not bounded.
+    pub launches_per_day: Option<u32>,
     /// Who asked.
     pub audit: Audit,
 }

@@ -72,6 +72,7 @@ fn a_serving_that_would_ignore_something_is_refused() {
         refused(&[&all, more].concat(), code, words);
     };
     serve(&["--sweep-s", "18446744073709551615"], 2, "is not in 0..=86400");
+    serve(&["--keep-days", "36501"], 2, "is not in 0..=36500");
     serve(&["--lease-s", "5"], 2, "--database");
     serve(&["--advertise", "http://a:1"], 2, "--database");
     let database = ["--database", "postgres://a/b"];

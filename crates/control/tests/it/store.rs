@@ -102,6 +102,9 @@ on_every_store! {
     endpoints_stay_until_they_are_taken_out_of_service,
     lists_come_in_parts,
     what_cannot_be_shown_is_kept_all_the_same,
+    what_ended_long_ago_is_forgotten,
+    what_is_tried_again_without_end_keeps_its_last_retries,
+    a_project_makes_so_many_instances_in_a_day,
 }
 
 pub(crate) fn audit() -> Audit {
@@ -140,6 +143,7 @@ pub(crate) fn reservation(
         operation: format!("op-{id}"),
         taken: vec![Taken { instance: id.into(), gpu, memory_mib, mode, generation }],
         key: None,
+        launches_per_day: None,
         audit: audit(),
     }
 }
@@ -421,6 +425,9 @@ fn an_instance_that_fails_stays_to_be_seen(place: &Place) {
     assert!(!store.gpu(1).unwrap().unwrap().exclusive);
     store.hide("i", &audit()).unwrap();
     assert!(store.instances(&part()).unwrap().is_empty());
+    let written = store.audit(&part()).unwrap().len();
+    store.hide("i", &audit()).unwrap();
+    assert_eq!(store.audit(&part()).unwrap().len(), written, "there is nothing to do");
 }
 
 fn a_request_is_carried_out_once(place: &Place) {
@@ -483,9 +490,12 @@ fn a_project_of_before_keeps_the_weight_and_the_class_that_it_has(place: &Place)
                   ALTER TABLE instances DROP COLUMN uncharged;
                   DROP TABLE endpoints;
                   ALTER TABLE tokens DROP COLUMN expires_ms;
-                  ALTER TABLE gpus DROP COLUMN lost_ms;";
+                  ALTER TABLE gpus DROP COLUMN lost_ms;
+                  ALTER TABLE projects DROP COLUMN launch_day;
+                  ALTER TABLE projects DROP COLUMN launches;
+                  DROP INDEX instances_ended;";
     place.directly(before).unwrap();
-    place.set_version(-3);
+    place.set_version(-4);
     let store = place.open().unwrap();
     let (may, has) = store.project("p").unwrap().unwrap();
     assert_eq!((may.weight, may.user_facing), (10_000, 1));
@@ -611,6 +621,88 @@ fn lists_come_in_parts(place: &Place) {
     assert_eq!(slots.len(), 5, "each has a slot of its own");
     let wrong = Part { limit: 1, after: Some("x".into()), project: None };
     assert!(matches!(store.instances(&wrong), Err(StoreError::Missing(_))));
+}
+
+fn what_ended_long_ago_is_forgotten(place: &Place) {
+    let store = opened(place);
+    for (generation, id) in ["i", "j", "k", "l"].into_iter().enumerate() {
+        let generation = u64::try_from(generation).unwrap();
+        store.reserve(reservation(id, 1, 1, Mode::Shared, generation)).wait().unwrap();
+    }
+    // In another order than they were made in; the last one stays.
+    for (id, at_ms) in [("i", 30), ("j", 10), ("k", 20)] {
+        store.renounce(id, None, Some(&audit())).unwrap();
+        store.release(id, at_ms, &event(Step::Release)).wait().unwrap();
+    }
+    let known = || {
+        let usage = store.usage(&part()).unwrap();
+        let instances = usage.into_iter().map(|(_, cgpu)| cgpu.instance);
+        instances.collect::<Vec<String>>()
+    };
+    let written = store.audit(&part()).unwrap();
+    assert_eq!(store.forget(10, 9).unwrap(), 0, "nothing ended before");
+    assert_eq!(known(), ["i", "j", "k", "l"]);
+    assert_eq!(store.forget(30, 1).unwrap(), 1, "the first one");
+    assert_eq!(known(), ["i", "k", "l"]);
+    for operation in ["op-j", "op-j-end"] {
+        assert_eq!(store.operation(operation).unwrap(), None);
+    }
+    assert_eq!(store.instance("j").unwrap(), None);
+    assert_eq!(store.operation("op-k-end").unwrap().unwrap().1.len(), 1);
+    // What is kept for 15 ms, 45 ms after the beginning.
+    let keep = std::time::Duration::from_millis(15);
+    assert_eq!(weft_control::sweep::forget(store.as_ref(), keep, 45).unwrap(), 1);
+    assert_eq!(known(), ["i", "l"]);
+    assert_eq!(store.forget(u64::from(u32::MAX), 9).unwrap(), 1);
+    assert_eq!(known(), ["l"], "what has not ended is not forgotten");
+    assert_eq!(store.live().unwrap(), ["l"]);
+    assert_eq!(store.audit(&part()).unwrap(), written, "the audit stays whole");
+    // Numbers of those that are made later are their own.
+    let later = store.reserve(reservation("m", 2, 1, Mode::Shared, 0)).wait().unwrap();
+    assert_eq!(later.generation, 5);
+}
+
+/// All other events stand beside them.
+fn what_is_tried_again_without_end_keeps_its_last_retries(place: &Place) {
+    let store = opened(place);
+    store.reserve(reservation("i", 1, 1, Mode::Shared, 0)).wait().unwrap();
+    store.tell("i", &event(Step::Address)).unwrap();
+    let retries = "INSERT INTO events (operation, at_ms, step, kind, took_us)
+                   WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 1200)
+                   SELECT 'op-i', x, 'create', 'retry', 0 FROM n";
+    place.directly(retries).unwrap();
+    let kinds = || {
+        let (_, events) = store.operation("op-i").unwrap().unwrap();
+        let count = |kind: EventKind| events.iter().filter(|event| event.kind == kind).count();
+        (count(EventKind::Done), count(EventKind::Retry), events.last().unwrap().at_ms)
+    };
+    assert_eq!(kinds(), (0, 1000, 1200), "so many are shown");
+    let (step, kind) = (Step::Create.name().to_owned(), EventKind::Retry);
+    store.tell("i", &Event { at_ms: 1201, step, kind, took_us: 0, detail: None }).unwrap();
+    assert_eq!(kinds(), (1, 500, 1201));
+}
+
+fn a_project_makes_so_many_instances_in_a_day(place: &Place) {
+    let store = opened(place);
+    store.put_project("q", quota(9, 9_000, 9).into(), None).unwrap();
+    let day_ms = 24 * 3_600_000;
+    let make = |id: &str, project: &str, at_ms: u64, most: Option<u32>| {
+        let generation = store.gpu(1).unwrap().unwrap().generation;
+        let mut asked = reservation(id, 1, 1, Mode::Shared, generation);
+        (asked.project, asked.audit.at_ms) = (project.to_owned(), at_ms);
+        store.reserve(Reservation { launches_per_day: most, ..asked }).wait().map(drop)
+    };
+    make("i", "p", day_ms, Some(2)).unwrap();
+    make("j", "p", day_ms + 1, Some(2)).unwrap();
+    let refused = make("k", "p", 2 * day_ms - 1, Some(2)).unwrap_err();
+    let StoreError::Quota(words) = &refused else { panic!("{refused}") };
+    assert!(words.contains("project p has made 2 instances today"), "{words}");
+    // Another project's, one where they are not bounded, and those of the next day.
+    make("k", "q", 2 * day_ms - 1, Some(2)).unwrap();
+    make("l", "p", 2 * day_ms - 1, None).unwrap();
+    make("m", "p", 2 * day_ms, Some(2)).unwrap();
+    let made = |project, at_ms| store.launches(project, at_ms).unwrap();
+    assert_eq!((made("p", 2 * day_ms), made("q", day_ms), made("q", 2 * day_ms)), (1, 1, 0));
 }
 
 /// A character that PostgreSQL does not have is neither an error nor lost with what is around it.

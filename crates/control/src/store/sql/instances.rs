@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
-use weft_api::v1::{Event, Mode, OperationKind, OperationState, Quota};
+use weft_api::v1::{Event, EventKind, Mode, OperationKind, OperationState, Quota};
 
 use super::registry::{add_audit, project_of, set_used};
 use super::{Link, Row, Value, int, int_or_none};
 use crate::plan::Step;
 use crate::store::shared::{
-    EVENTS_MAX, KEY_LIFE_MS, SLOTS, Sum, by_gpu, charged, demand, mode_of, parsed, with, without,
-    word,
+    DAY_MS, EVENTS_MAX, KEY_LIFE_MS, RETRIES_MAX, SLOTS, Sum, by_gpu, charged, demand,
+    ensure_launches, mode_of, parsed, with, without, word,
 };
 use crate::store::{
     Audit, CgpuRow, Done, Effects, InstanceRow, Key, Marks, OperationRow, Part, Reservation, Spec,
@@ -22,13 +22,16 @@ pub(super) fn reserve(
     link: &mut impl Link,
     reservation: &Reservation,
 ) -> Result<InstanceRow, StoreError> {
-    let Reservation { id, name, project, spec, operation, taken, key, audit } = reservation;
+    let Reservation { id, name, project, spec, operation, taken, key, audit, .. } = reservation;
     let now_ms = audit.at_ms;
     if let Some(key) = key {
         keep_key(link, key, id, now_ms)?;
     }
     let memory_mib = taken.iter().map(|one| one.memory_mib).sum();
     charge(link, project, &demand(spec, taken.len() as u64, memory_mib))?;
+    if let Some(most) = reservation.launches_per_day {
+        count_launch(link, project, now_ms, most)?;
+    }
     take(link, taken)?;
     let slot = free_slot(link)?;
     link.change(
@@ -113,6 +116,36 @@ fn charge(link: &mut impl Link, project: &str, more: &Quota) -> Result<(), Store
     let found = project_of(link, project)?;
     let (quota, used) = found.ok_or_else(|| StoreError::Missing(format!("project {project}")))?;
     set_used(link, project, &charged(project, &quota, &used, more)?)
+}
+
+/// One more instance that the project makes on that day, if it may make so many.
+fn count_launch(
+    link: &mut impl Link,
+    project: &str,
+    now_ms: u64,
+    most: u32,
+) -> Result<(), StoreError> {
+    let row = link.one(
+        "UPDATE projects
+         SET launches = CASE WHEN launch_day = $2 THEN launches + 1 ELSE 1 END, launch_day = $2
+         WHERE name = $1 RETURNING launches",
+        &[project.into(), int(now_ms / DAY_MS)?.into()],
+    )?;
+    let with_it: u64 = row.map_or(Ok(1), |row| row.int(0))?;
+    ensure_launches(project, with_it.saturating_sub(1), most)
+}
+
+/// How many instances a project has made on that day.
+pub(super) fn launches(
+    link: &mut impl Link,
+    project: &str,
+    now_ms: u64,
+) -> Result<u64, StoreError> {
+    let row = link.one(
+        "SELECT launches FROM projects WHERE name = $1 AND launch_day = $2",
+        &[project.into(), int(now_ms / DAY_MS)?.into()],
+    )?;
+    row.map_or(Ok(0), |row| row.int(0))
 }
 
 /// The project has its instance's part of the quota back, if it did not before; whether that is so.
@@ -482,6 +515,20 @@ pub(super) fn tell(link: &mut impl Link, instance: &str, event: &Event) -> Resul
             detail.as_deref().into(),
         ],
     )?;
+    if *kind == EventKind::Retry { forget_retries(link, instance) } else { Ok(()) }
+}
+
+/// Of what is tried again without end the first retries are forgotten.
+fn forget_retries(link: &mut impl Link, instance: &str) -> Result<(), StoreError> {
+    let retry = word(&EventKind::Retry)?;
+    link.change(
+        "DELETE FROM events
+         WHERE operation = (SELECT operation FROM instances WHERE id = $1) AND kind = $2
+           AND seq <= (SELECT seq FROM events
+                       WHERE operation = (SELECT operation FROM instances WHERE id = $1)
+                         AND kind = $2 ORDER BY seq DESC LIMIT 1 OFFSET $3)",
+        &[instance.into(), retry.into(), RETRIES_MAX.into()],
+    )?;
     Ok(())
 }
 
@@ -574,10 +621,41 @@ fn give_back(link: &mut impl Link, found: &InstanceRow) -> Result<(), StoreError
     Ok(())
 }
 
-/// A failed instance is not shown any longer.
-pub(super) fn hide(link: &mut impl Link, instance: &str) -> Result<(), StoreError> {
-    let change = "UPDATE instances SET hidden = true WHERE id = $1 AND ended_ms IS NOT NULL";
-    link.change(change, &[instance.into()]).map(drop)
+/// A failed instance is not shown any longer; whether it was shown before.
+pub(super) fn hide(link: &mut impl Link, instance: &str) -> Result<bool, StoreError> {
+    let changed = link.change(
+        "UPDATE instances SET hidden = true WHERE id = $1 AND ended_ms IS NOT NULL AND NOT hidden",
+        &[instance.into()],
+    )?;
+    Ok(changed > 0)
+}
+
+/// A statement about instances that ended first, before `$1`, and are `$2` at most.
+macro_rules! of_ended {
+    ($before:literal, $behind:literal) => {
+        concat!(
+            $before,
+            "(SELECT id FROM instances WHERE ended_ms < $1 ORDER BY ended_ms, seq LIMIT $2)",
+            $behind
+        )
+    };
+}
+
+/// Forgets instances that ended before then, and what there is of them; how many they were.
+pub(super) fn forget(link: &mut impl Link, before_ms: u64, most: u32) -> Result<u64, StoreError> {
+    let parameters: [Value<'_>; 2] = [int(before_ms)?.into(), most.into()];
+    for change in [
+        of_ended!(
+            "DELETE FROM events WHERE operation IN
+             (SELECT id FROM operations WHERE instance IN ",
+            ")"
+        ),
+        of_ended!("DELETE FROM operations WHERE instance IN ", ""),
+        of_ended!("DELETE FROM cgpus WHERE instance IN ", ""),
+    ] {
+        link.change(change, &parameters)?;
+    }
+    link.change(of_ended!("DELETE FROM instances WHERE id IN ", ""), &parameters)
 }
 
 /// An operation and what happened.
