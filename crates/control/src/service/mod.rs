@@ -265,6 +265,7 @@ impl Service {
             Call::CgpuList => self.cgpu_list(actor, ask),
             Call::InstanceList => self.instance_list(actor, ask),
             Call::InstanceCreate => self.instance_create(actor, ask),
+            Call::BatchCreate => self.batch_create(actor, ask),
             Call::InstanceShow => self.instance_show(actor, ask),
             Call::InstanceCgpus => self.instance_cgpus(actor, ask),
             Call::InstanceAttachment => self.instance_attachment(actor, ask),

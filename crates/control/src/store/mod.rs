@@ -49,9 +49,9 @@ pub enum StoreError {
     /// The key was used for another request.
     #[error("the idempotency key was used for another request")]
     KeyReused,
-    /// The same request was carried out before; this is the instance.
-    #[error("the request was carried out before, for instance {0}")]
-    Repeated(String),
+    /// The same request was carried out before; these are its instances.
+    #[error("the request was carried out before, for instance {}", .0.join(", "))]
+    Repeated(Vec<String>),
     /// Another replica of the control plane leads, here if that is known: only that one writes.
     #[error("{}", not_leader(.0.as_deref()))]
     NotLeader(Option<String>),
@@ -238,10 +238,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Takes GPUs for an instance, if nothing changed since that was decided and the quota allows.
     fn reserve(&self, reservation: Reservation) -> Ticket<InstanceRow>;
+    /// The same for several of one request, which have one project and one key: for all of them or
+    /// for none. What was decided for each rests on what was there before the first.
+    fn reserve_all(&self, wanted: Vec<Reservation>) -> Ticket<Vec<InstanceRow>>;
     /// How many instances a project has made on the day (UTC) of then, as far as they are counted.
     fn launches(&self, project: &str, now_ms: u64) -> Result<u64, StoreError>;
-    /// The instance of a request that was carried out under this key, less than a day before.
-    fn repeated(&self, key: &Key, now_ms: u64) -> Result<Option<String>, StoreError>;
+    /// The instances of a request that was carried out under this key, less than a day before, in
+    /// order; none if there was no such request.
+    fn repeated(&self, key: &Key, now_ms: u64) -> Result<Vec<String>, StoreError>;
     /// An instance.
     fn instance(&self, id: &str) -> Result<Option<InstanceRow>, StoreError>;
     /// Instances that somebody may see, in order of creation.

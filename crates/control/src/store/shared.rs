@@ -100,9 +100,14 @@ pub(crate) fn charged(
     }
 }
 
-/// Refuses, in words, one more instance of a project that has made so many on a day.
-pub(crate) fn ensure_launches(project: &str, made: u64, most: u32) -> Result<(), StoreError> {
-    if made < u64::from(most) {
+/// Refuses, in words, so many more instances of a project that has made so many on a day.
+pub(crate) fn ensure_launches(
+    project: &str,
+    made: u64,
+    more: u64,
+    most: u32,
+) -> Result<(), StoreError> {
+    if made.saturating_add(more) <= u64::from(most) {
         return Ok(());
     }
     Err(StoreError::Quota(format!(
@@ -133,7 +138,7 @@ pub(super) struct Sum {
 }
 
 /// What is taken, by GPU.
-pub(super) fn by_gpu(taken: &[Taken]) -> BTreeMap<u32, Sum> {
+pub(super) fn by_gpu<'a>(taken: impl IntoIterator<Item = &'a Taken>) -> BTreeMap<u32, Sum> {
     let mut of_gpu: BTreeMap<u32, Sum> = BTreeMap::new();
     for one in taken {
         let is_exclusive = one.mode == Mode::Exclusive;

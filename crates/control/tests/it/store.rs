@@ -94,6 +94,7 @@ on_every_store! {
     an_instance_lives_and_ends,
     an_instance_that_fails_stays_to_be_seen,
     a_request_is_carried_out_once,
+    several_are_reserved_as_one_or_not_at_all,
     a_quota_is_of_all_that_a_project_has,
     a_project_of_before_keeps_the_weight_and_the_class_that_it_has,
     a_quota_of_an_earlier_version_is_one,
@@ -437,21 +438,74 @@ fn a_request_is_carried_out_once(place: &Place) {
         key: Some(key.clone()),
         ..reservation(id, 1, 1, Mode::Shared, 0)
     };
-    assert_eq!(store.repeated(&key, 1).unwrap(), None);
+    assert_eq!(store.repeated(&key, 1).unwrap(), Vec::<String>::new());
     store.reserve(with_key("i", &key)).wait().unwrap();
-    assert_eq!(store.repeated(&key, 1).unwrap().as_deref(), Some("i"));
+    assert_eq!(store.repeated(&key, 1).unwrap(), ["i"]);
     let again = store.reserve(with_key("j", &key)).wait().unwrap_err();
-    assert_eq!(again, StoreError::Repeated("i".into()));
+    assert_eq!(again, StoreError::Repeated(vec!["i".into()]));
     let other = Key { digest: [2; 32], ..key.clone() };
     assert_eq!(store.repeated(&other, 1).unwrap_err(), StoreError::KeyReused);
     // It may come again after a day, whether or not another request came in between.
     let later = 24 * 3_600_000 + 2;
-    assert_eq!(store.repeated(&key, later).unwrap(), None);
-    assert_eq!(store.repeated(&other, later).unwrap(), None);
+    assert!(store.repeated(&key, later).unwrap().is_empty());
+    assert!(store.repeated(&other, later).unwrap().is_empty());
     let mut late = Reservation { taken: Vec::new(), ..with_key("l", &key) };
     late.audit.at_ms = later;
     store.reserve(late).wait().unwrap();
-    assert_eq!(store.repeated(&key, later).unwrap().as_deref(), Some("l"));
+    assert_eq!(store.repeated(&key, later).unwrap(), ["l"]);
+}
+
+/// What one of them lacks keeps the others from everything, the key too.
+fn several_are_reserved_as_one_or_not_at_all(place: &Place) {
+    let store = opened(place);
+    let key = Key { owner: "a".into(), key: "k".into(), digest: [1; 32] };
+    let one = |id: &str, gpu, memory_mib, generation| Reservation {
+        key: Some(key.clone()),
+        launches_per_day: Some(3),
+        ..reservation(id, gpu, memory_mib, Mode::Shared, generation)
+    };
+    let ask = |wanted: Vec<Reservation>| store.reserve_all(wanted).wait();
+    let three = || vec![one("i", 1, 1, 0), one("j", 1, 1, 0), one("k", 2, 1, 0)];
+    let nothing = || {
+        assert!(store.live().unwrap().is_empty() && store.audit(&part()).unwrap().is_empty());
+        assert!(store.repeated(&key, 1).unwrap().is_empty());
+        let gpu = store.gpu(1).unwrap().unwrap();
+        assert_eq!((gpu.held_mib, gpu.cgpus, gpu.generation), (0, 0, 0));
+        let (_, used) = store.project("p").unwrap().unwrap();
+        assert_eq!((used, store.launches("p", 1).unwrap()), (Quota::default(), 0));
+    };
+    let no_room = ask(vec![one("i", 1, 600, 0), one("j", 1, 600, 0)]).unwrap_err();
+    assert_eq!(no_room, StoreError::Changed);
+    nothing();
+    let old = ask(vec![one("i", 1, 600, 0), one("j", 2, 600, 7)]).unwrap_err();
+    assert_eq!(old, StoreError::Changed);
+    nothing();
+    let many = ask(three().into_iter().chain([one("l", 2, 1, 0)]).collect()).unwrap_err();
+    assert!(matches!(&many, StoreError::Quota(words) if words.contains("3 in a day")), "{many}");
+    nothing();
+    store.put_project("p", quota(2, 9_000, 1).into(), None).unwrap();
+    let sum = ask(three()).unwrap_err();
+    assert!(matches!(&sum, StoreError::Quota(words) if words.contains("3 cGPUs")), "{sum}");
+    nothing();
+    store.put_project("p", quota(3, 9_000, 1).into(), None).unwrap();
+    let made = ask(three()).unwrap();
+    let ids: Vec<&str> = made.iter().map(|one| one.id.as_str()).collect();
+    assert_eq!(ids, ["i", "j", "k"]);
+    assert!(made[0].slot != made[1].slot && made[1].slot != made[2].slot);
+    assert_eq!(store.repeated(&key, 1).unwrap(), ids);
+    let again = ask(vec![one("l", 2, 1, 1)]).unwrap_err();
+    assert_eq!(again, StoreError::Repeated(ids.iter().map(|id| (*id).to_owned()).collect()));
+    let gpu = store.gpu(1).unwrap().unwrap();
+    assert_eq!((gpu.held_mib, gpu.cgpus, gpu.generation), (2, 2, 1), "one change of the GPU");
+    let (_, used) = store.project("p").unwrap().unwrap();
+    assert_eq!((used.cgpus, used.memory_mib, store.launches("p", 1).unwrap()), (3, 3, 3));
+    assert_eq!(store.audit(&part()).unwrap().len(), 3, "each can be found in it");
+    // From here on each is one of its own.
+    store.renounce("j", None, Some(&audit())).unwrap();
+    store.release("j", 11, &event(Step::Release)).wait().unwrap();
+    assert_eq!(store.live().unwrap(), ["i", "k"]);
+    assert_eq!(store.operation("op-k").unwrap().unwrap().0.state, OperationState::Running);
+    assert!(ask(Vec::new()).unwrap().is_empty());
 }
 
 fn a_quota_is_of_all_that_a_project_has(place: &Place) {

@@ -238,11 +238,15 @@ impl<B: Base> Store for B {
         self.writer().begin(move |link| instances::reserve(link, &reservation))
     }
 
+    fn reserve_all(&self, wanted: Vec<Reservation>) -> Ticket<Vec<InstanceRow>> {
+        self.writer().begin(move |link| instances::reserve_all(link, &wanted))
+    }
+
     fn launches(&self, project: &str, now_ms: u64) -> Result<u64, StoreError> {
         self.read(|link| instances::launches(link, project, now_ms))
     }
 
-    fn repeated(&self, key: &Key, now_ms: u64) -> Result<Option<String>, StoreError> {
+    fn repeated(&self, key: &Key, now_ms: u64) -> Result<Vec<String>, StoreError> {
         self.read(|link| instances::repeated(link, key, now_ms))
     }
 
