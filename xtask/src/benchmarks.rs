@@ -300,13 +300,13 @@ const BENCHES: [Bench; 29] = [
                 "what a victim loses of its work beside an honest tenant, worst attack",
                 AtMost(0.01),
             ),
-            Row(
-                "victim_time_loss_max",
-                "of its time on the real device, by its stamps",
-                AtMost(0.01),
-            ),
             Row("victim_loss_median", "the same, median attack", Told),
             Row("victim_loss_control", "the same without the defence, least", Told),
+            Row(
+                "victim_time_loss_max",
+                "of its time on the real device, by its stamps, worst attack",
+                AtMost(0.01),
+            ),
             Row("utilization_min", "utilisation beside an attacker, least", AtLeast(0.97)),
             Row(
                 "stall_beyond_ms_max",

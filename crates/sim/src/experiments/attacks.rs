@@ -316,11 +316,14 @@ pub(super) fn attacks(lab: &mut Lab<'_>, outcome: &mut Outcome) -> Result<(), Ru
     outcome.figure("victim_loss_max", loss_max);
     outcome.figure("utilization_min", utilization_min);
     outcome.control("victim_loss_control", control_min);
+    let judged = |is_met| if is_met { "met" } else { "missed" };
     let ours = format!(
-        "at most {:.3} % of its fair share (goal 0.1 %); the device is used {:.1} % at least (goal \
-         97 %)",
+        "at most {:.3} % of its fair share (goal 0.1 %: {}); the device is used {:.1} % at least \
+         (goal 97 %: {})",
         100.0 * loss_max,
+        judged(loss_max <= 0.001),
         100.0 * utilization_min,
+        judged(utilization_min >= 0.97),
     );
     outcome.compare("what an attack takes from a victim", "not measured", ours);
     let plot = outcome.plot(PlotKind::Bars, "What a victim loses of its fair share", "", "%");
