@@ -9,10 +9,15 @@
 #   shell-env    OS_* for programs of the host
 #   keystone-stop, keystone-start
 #   reboot       what a reboot of the compute host does: its VMs, agents, bridges and rules are gone, then agents start
+#   fakes-up     starts $OSLAB_FAKES (3) compute hosts more, fake1 …, and has Nova make no VM on the real one: each is a network
+#                namespace (on the host: oslab-fake1 …) with Neutron's real agent, and a nova-compute with Nova's fake driver,
+#                which makes the interfaces that a hypervisor would and nothing else of VMs. None boots; all around it is real
+#   fakes-down   ends them with their VMs, and Nova makes VMs on the real one again
 #   down         stops everything and removes namespaces;  reset: and forgets all databases;  clean: and removes the chroot
 # Environment: OSLAB_DIR (/var/lib/oslab), OSLAB_NICE (nice value of all of it), OSLAB_KVM=1 (/dev/kvm instead of QEMU's TCG)
 set -euo pipefail
-LAB=${OSLAB_DIR:-/var/lib/oslab}; ROOT=$LAB/root; NS=oslab; IP=10.77.0.2; HIP=10.77.0.1
+HERE=$(dirname "$(realpath "$0")")
+LAB=${OSLAB_DIR:-/var/lib/oslab}; ROOT=$LAB/root; NS=oslab; IP=10.77.0.2; HIP=10.77.0.1; FAKES=${OSLAB_FAKES:-3}
 say(){ printf '[%s] %s\n' "$(date +%T)" "$*"; }
 die(){ echo "error: $*" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || die "must be root"
@@ -392,10 +397,74 @@ up(){
   echo $! >$LAB/unshare.pid
   for _ in $(seq 50); do sleep 0.1; initpid >/dev/null && inlab test -e /run/lab-ready 2>/dev/null && break; done
   inlab /lab/up.sh || { echo "logs: $ROOT/lab/log"; exit 1; }
+  # The databases know of fake computes that ended with an earlier run.
+  if [ -e $ROOT/lab/.fakes ]; then
+    inlab python3 /lab/fakes/services.py forget || die "the fake computes of an earlier run are not forgotten: $0 fakes-down"; rm -f $ROOT/lab/.fakes; fi
+}
+
+# --- compute hosts without a hypervisor ----------------------------------------
+fakes(){ ip netns list | awk '{print $1}' | grep "^$NS-fake[0-9]*\$" || true; }
+unname_fakes(){ local space; for space in $(fakes); do ip netns del $space; ip -n $NS link del to-${space#$NS-} 2>/dev/null || true; done; }
+
+writefakes(){
+  local i virt=$ROOT/usr/lib/python3/dist-packages/nova/virt
+  [ -d $virt ] || die "Nova's drivers are not at $virt"
+  mkdir -p $ROOT/lab/fakes; install -m 644 "$HERE"/fakes/{relay.py,services.py,start.sh} $ROOT/lab/fakes/
+  # Nova loads drivers from its own package only.
+  install -m 644 "$HERE/fakes/driver.py" $virt/lab.py
+  for i in $(seq $FAKES); do
+    mkdir -p $ROOT/var/lib/nova/fake$i/{tmp,instances} $ROOT/var/lib/neutron/fake$i
+    cat >$ROOT/etc/nova/compute-fake$i.conf <<E
+[DEFAULT]
+host = fake$i
+my_ip = 10.77.$i.2
+compute_driver = lab.Driver
+state_path = /var/lib/nova/fake$i
+[oslo_concurrency]
+lock_path = /var/lib/nova/fake$i/tmp
+E
+    printf '[DEFAULT]\nhost = fake%s\n[vxlan]\nlocal_ip = 10.77.%s.2\n[oslo_concurrency]\nlock_path = /var/lib/neutron/fake%s\n' $i $i $i >$ROOT/etc/neutron/fake$i.ini
+  done
+}
+
+fakes_up(){
+  local i p space
+  [[ $FAKES =~ ^[1-9][0-9]?$ ]] || die "OSLAB_FAKES=$FAKES is no number from 1 to 99"
+  p=$(initpid) || die "lab is not up"
+  [ -z "$(fakes)" ] && [ ! -e $ROOT/lab/.fakes ] || die "there are fake computes, or what is left of some: $0 fakes-down"
+  writefakes; touch $ROOT/lab/.fakes
+  for i in $(seq $FAKES); do
+    space=$NS-fake$i; ip netns add $space; ip -n $space link set lo up
+    ip -n $NS link add to-fake$i type veth peer name eth-lab netns $space
+    ip -n $NS addr add 10.77.$i.1/30 dev to-fake$i; ip -n $NS link set to-fake$i up
+    ip -n $space addr add 10.77.$i.2/30 dev eth-lab; ip -n $space link set eth-lab up; ip -n $space route add default via 10.77.$i.1
+    # The lab has names of namespaces of its own.
+    nsenter -t "$p" -m -u -i -p -r -w --net=/run/netns/$space env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+      bash -c 'ip netns attach "$0" $$' fake$i
+  done
+  inlab bash /lab/fakes/start.sh $FAKES || die "they did not start: see $ROOT/lab/log, nova-compute-fake1.out and neutron-linuxbridge-fake1.out"
+  inlab python3 /lab/fakes/services.py alone $FAKES || die "Nova does not have them: see $ROOT/lab/log/nova-compute-fake1.out"
+  say "$FAKES fake computes"
+}
+
+fakes_down(){
+  local space
+  if initpid >/dev/null; then
+    # As long as there is somebody who removes them: without it Nova takes no host for gone that has VMs.
+    if [ -e $ROOT/lab/.fakes ]; then inlab python3 /lab/fakes/services.py empty || say "VMs of fake computes are left"; fi
+    # A number that is kept may be another process's by the time it is stopped again.
+    for space in $(fakes); do
+      inlab bash -c '. /lab/lib.sh; stop "nova-compute-$0" "neutron-linuxbridge-$0"; rm -f /run/lab-*-"$0".pid' ${space#$NS-}; done
+    inlab bash -c '. /lab/lib.sh; stop relay; rm -f /run/lab-relay.pid'
+    if [ -e $ROOT/lab/.fakes ]; then inlab python3 /lab/fakes/services.py forget || die "Nova or Neutron has not forgotten them"; fi
+    for space in $(fakes); do inlab ip netns del ${space#$NS-} 2>/dev/null || true; done
+    rm -f $ROOT/lab/.fakes
+  fi
+  unname_fakes; say "no fake computes"
 }
 down(){
   local p; if p=$(initpid); then kill -TERM "$p" 2>/dev/null || true; for _ in $(seq 50); do [ -d /proc/$p ] || break; sleep 0.1; done; [ -d /proc/$p ] && kill -KILL "$p" || true; fi
-  rm -f $LAB/unshare.pid; ip netns del $NS 2>/dev/null || true; ip link del oslab-h 2>/dev/null || true; say "down"
+  rm -f $LAB/unshare.pid; unname_fakes; ip netns del $NS 2>/dev/null || true; ip link del oslab-h 2>/dev/null || true; say "down"
 }
 status(){
   inlab bash -c 'ps -eo rss=,args= | awk "{r=\$1;\$1=\"\";n=\$0;
@@ -407,8 +476,9 @@ case ${1:-} in
  keystone-stop) inlab bash -c '. /lab/lib.sh; stop keystone';;
  keystone-start) inlab bash -c '. /lab/lib.sh; keystone_up';;
  reboot) inlab bash -ec '. /lab/lib.sh; compute_down; compute_up';;
- reset) down; rm -f $ROOT/lab/.initialised $ROOT/etc/libvirt/qemu/instance-*.xml; rm -rf $ROOT/var/lib/mysql $ROOT/var/lib/rabbitmq/mnesia $ROOT/var/lib/glance/images $ROOT/var/lib/nova/instances; mkdir -p $ROOT/var/lib/mysql; chroot $ROOT chown mysql:mysql /var/lib/mysql;;
+ fakes-up) fakes_up;; fakes-down) fakes_down;;
+ reset) down; rm -f $ROOT/lab/.initialised $ROOT/lab/.fakes $ROOT/etc/libvirt/qemu/instance-*.xml; rm -rf $ROOT/var/lib/mysql $ROOT/var/lib/rabbitmq/mnesia $ROOT/var/lib/glance/images $ROOT/var/lib/nova/instances; mkdir -p $ROOT/var/lib/mysql; chroot $ROOT chown mysql:mysql /var/lib/mysql;;
  clean) down; rm -rf --one-file-system $ROOT $LAB/.base $LAB/.built;;
  shell-env) printf 'export OS_AUTH_URL=http://%s:5000/v3 OS_USERNAME=admin OS_PASSWORD=lab OS_PROJECT_NAME=admin OS_USER_DOMAIN_NAME=Default OS_PROJECT_DOMAIN_NAME=Default OS_REGION_NAME=RegionOne\n' $IP;;
- *) sed -n 2,14p "$0"; exit 2;;
+ *) sed -n 2,18p "$0"; exit 2;;
 esac

@@ -3,16 +3,24 @@
 #   lab          lab.sh's OpenStack is built, if it is not, and started, if it does not run
 #   image        a guest image with what VMs need (image.sh), flavors, and the administrator's role in the tenants' projects
 #   granted reboot nova killed deployment      the scenarios of that log (run.sh); what they print is kept in $OSLAB_DIR/log
-#   keep         those logs, and deployment's figures and drawing, become the ones of docs/evaluation, if everything came as
-#                it should in all of them
+#   fake         the scenario deployment again, with more VMs than this machine can boot: on lab.sh's fake computes, where
+#                everything is done but the VMs' own boot; they are started before and ended after it
+#   keep         those logs, and deployment's and fake's figures and drawings, become the ones of docs/evaluation, if everything
+#                came as it should in all of them; of PARTS alone, if it is set ("deployment fake")
 #   down         lab.sh's OpenStack is stopped
-# Without a STEP, all of them. Needs root, debootstrap and BUILD, a folder with weft, weft-node, weft-control, weft-endpoint,
-# gsaas, libcuda.so and programs/: `cargo xtask cloud openstack` builds them and calls this. Beside Debian's packages (about
-# 300 MB, once) nothing is fetched. OSLAB_DIR is /var/lib/oslab.
+# Without a STEP, all of them. How many VMs deployment and fake make, one number after the other: DEPLOYMENT_VMS (15; each wants
+# 250 MiB and half a processor for some seconds), FAKE_VMS (15,30,45,60,75,90); and without cGPUs, beside them:
+# DEPLOYMENT_PLAIN_VMS (15), FAKE_PLAIN_VMS (15,90). They are DEPLOYMENT_PACE_MS (10000) apart: with that fake takes an hour and a
+# half. Needs root, debootstrap and BUILD, a folder with weft, weft-node, weft-control, weft-endpoint, gsaas, libcuda.so and
+# programs/: `cargo xtask cloud openstack` builds them and calls this. Beside Debian's packages (about 300 MB, once) nothing is
+# fetched. OSLAB_DIR is /var/lib/oslab.
 set -euo pipefail
 SELF=$(realpath "$0"); HERE=$(cd "$(dirname "$SELF")/../.." && pwd)
 export OSLAB_DIR=${OSLAB_DIR:-/var/lib/oslab}
-LAB=$HERE/tests/openstack/lab.sh; ROOT=$OSLAB_DIR/root; LOGS=$OSLAB_DIR/log; PARTS="granted reboot nova killed deployment"
+LAB=$HERE/tests/openstack/lab.sh; ROOT=$OSLAB_DIR/root; LOGS=$OSLAB_DIR/log
+PARTS=${PARTS:-granted reboot nova killed deployment fake}
+# What a guest of image's takes of this machine's memory, under QEMU's interpreter.
+GUEST_MIB=260
 die() { echo "error: $*" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || die "must be root"
 [[ "$SELF" != *" "* ]] || die "the path $SELF has a space in it, and run.sh takes its words apart"
@@ -76,7 +84,7 @@ scenarios() { # scenarios LOG SCENARIO…
     export COMPUTE=oslab COMPUTE_NETNS=oslab UPLINK=eth-lab GPU_LISTEN=10.77.0.1:7600
     export KEYSTONE_STOP="$LAB keystone-stop" KEYSTONE_START="$LAB keystone-start" COMPUTE_REBOOT="$LAB reboot"
     export PLAIN_VM="$SELF plain-vm" PLAIN_CONSOLE="$SELF plain-console" PLAIN_DELETE="$SELF plain-delete"
-    export PLAIN_BOOT="$SELF plain-boot"
+    export PLAIN_BOOTS="$SELF plain-boots"
     export PLACEMENT_USAGE="$SELF placement-usage"
     "$HERE/tests/openstack/run.sh" "$@" > "$LOGS/$log.log" 2>&1 < /dev/null || code=$?
     # Names of hosts and ids of projects are this run's own; the guest repeats its script.
@@ -90,14 +98,35 @@ granted() { scenarios granted granted refused revoked quota local people keyston
 reboot() { scenarios reboot reboot; }
 nova() { scenarios nova nova; }
 killed() { scenarios killed killed; }
-deployment() { DEPLOYMENT=$LOGS/deployment scenarios deployment deployment; }
+
+deployment() {
+    local vms=${DEPLOYMENT_VMS:-15} plain=${DEPLOYMENT_PLAIN_VMS:-15} most free wanted
+    most=$(tr ',' '\n' <<< "$vms,$plain" | sort -n | tail -1)
+    free=$(awk '/^MemAvailable/ {print int($2 / 1024)}' /proc/meminfo) wanted=$((most * GUEST_MIB))
+    [ "$free" -gt "$wanted" ] || die "$most VMs want $wanted MiB, and $free are free: DEPLOYMENT_VMS, DEPLOYMENT_PLAIN_VMS"
+    DEPLOYMENT=$LOGS/deployment DEPLOYMENT_VMS=$vms DEPLOYMENT_PLAIN_VMS=$plain scenarios deployment deployment
+}
+
+fake() {
+    local number computes=()
+    for number in $(seq "${OSLAB_FAKES:-3}"); do computes+=("fake$number=oslab-fake$number"); done
+    # The other scenarios need the real compute, which is out of service meanwhile.
+    trap '"$LAB" fakes-down' EXIT
+    "$LAB" fakes-up
+    DEPLOYMENT=$LOGS/fake DEPLOYMENT_WHAT="OpenStack, ${#computes[@]} computes that boot nothing" MORE_COMPUTES="${computes[*]}" \
+        DEPLOYMENT_REPEATS=${DEPLOYMENT_REPEATS:-9} DEPLOYMENT_VMS=${FAKE_VMS:-15,30,45,60,75,90} DEPLOYMENT_PLAIN_VMS=${FAKE_PLAIN_VMS:-15,90} scenarios fake deployment
+    trap - EXIT
+    "$LAB" fakes-down
+}
 
 keep() {
     local part; for part in $PARTS; do
         tail -1 "$LOGS/$part.log" 2> /dev/null | grep -q 'everything came as it should' || die "the run did not pass: $LOGS/$part.log"; done
-    for part in $PARTS; do cp "$LOGS/$part.log" "$HERE/docs/evaluation/cloud/openstack/"; done
-    cp "$LOGS"/deployment.{json,svg} "$HERE/docs/evaluation/cloud/openstack/"
-    echo "kept: docs/evaluation/cloud/openstack/{${PARTS// /,}}.log, deployment.{json,svg}"
+    for part in $PARTS; do
+        cp "$LOGS/$part.log" "$HERE/docs/evaluation/cloud/openstack/"
+        case $part in deployment | fake) cp "$LOGS/$part".{json,svg} "$HERE/docs/evaluation/cloud/openstack/";; esac
+    done
+    echo "kept in docs/evaluation/cloud/openstack: $PARTS"
 }
 
 down() { "$LAB" down; }
@@ -108,14 +137,11 @@ plain_vm() {
     tenant tenant-b openstack server create plain --flavor weft.small --image weft --nic net-id=lab-net --user-data /lab/weft/plain.sh \
         --config-drive True -f value -c id
 }
-plain_boot() {
-    tenant tenant-b openstack server create plain --flavor weft.small --image weft --nic net-id=lab-net --config-drive True --wait \
-        -f json -c id -c created -c OS-SRV-USG:launched_at > "$ROOT/lab/weft/plain.json"
-    inlab python3 -c 'import json, datetime
-server = json.load(open("/lab/weft/plain.json"))
-begun, ran = (datetime.datetime.fromisoformat(server[key].rstrip("Z")) for key in ("created", "OS-SRV-USG:launched_at"))
-print(f"ran {(ran - begun).total_seconds():.1f} s after Nova was asked, by its own clock, which counts whole seconds at one end")'
-    inlab python3 -c 'import json; print(json.load(open("/lab/weft/plain.json"))["id"])' | while read -r id; do plain_delete "$id"; done
+# Servers of tenant A's without cGPUs.
+plain_boots() {
+    mkdir -p "$ROOT/lab/weft"
+    cp "$HERE/tests/openstack/plain.py" "$ROOT/lab/weft/"
+    tenant tenant-a python3 /lab/weft/plain.py "$@"
 }
 plain_console() { cat "$ROOT/var/lib/nova/instances/$1/console.log"; }
 plain_delete() { tenant tenant-b openstack server delete --wait "$1"; }
@@ -123,15 +149,15 @@ placement_usage() { inlab python3 /lab/weft/placement.py oslab_weft; }
 
 case ${1:-all} in
     plain-vm) plain_vm "$2"; exit;;
-    plain-boot) plain_boot; exit;;
+    plain-boots) shift; plain_boots "$@"; exit;;
     plain-console) plain_console "$2"; exit;;
     plain-delete) plain_delete "$2"; exit;;
     placement-usage) placement_usage; exit;;
-    all) set -- lab image granted reboot nova killed deployment keep down;;
+    all) set -- lab image granted reboot nova killed deployment fake keep down;;
 esac
 for step in "$@"; do
     case $step in
-        lab | image | granted | reboot | nova | killed | deployment | keep | down) "$step";;
-        *) sed -n '2,12p' "$0" >&2; exit 2;;
+        lab | image | granted | reboot | nova | killed | deployment | fake | keep | down) "$step";;
+        *) sed -n '2,16p' "$0" >&2; exit 2;;
     esac
 done

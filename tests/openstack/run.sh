@@ -9,16 +9,23 @@
 #   TOKEN_A, TOKEN_B, TOKEN_B_READER (optional)   Keystone's tokens of people of the tenants
 #   COMPUTE                 name of the compute host
 #   COMPUTE_NETNS, UPLINK   its network namespace on this host, and its interface to the GPU node
+#   MORE_COMPUTES (optional)   more of them, NAME=NETNS each, with the same name of the interface
 #   GPU_LISTEN              address:port of the GPU node that the compute host reaches
 #   KEYSTONE_STOP, KEYSTONE_START, COMPUTE_REBOOT (optional)   commands of the cloud's operator
-#   PLAIN_BOOT (optional)   command that boots a server without cGPUs and says how long it took
-#   DEPLOYMENT_VMS, DEPLOYMENT_PACE_MS   how many VMs the scenario `deployment` makes, one number after the other, and how far apart
 #   DEPLOYMENT              where the scenario `deployment` leaves its figures (.json) and its drawing (.svg)
+#   DEPLOYMENT_WHAT         what makes its VMs, in words
+#   DEPLOYMENT_VMS, DEPLOYMENT_PACE_MS   how many VMs it makes, one number after the other, and how far apart
+#   DEPLOYMENT_REPEATS      how often it makes a VM with 1, 25, 50 and 75 cGPUs
+#   PLAIN_BOOTS (optional)  command that, given REPEATS VMS PACE_MS, makes as many servers without cGPUs, alone and several, and
+#                           prints how long they took, as figures of `weft-control deployment --baselines`
+#   DEPLOYMENT_PLAIN_VMS    how many of those
 # Prints what it does and what came of it, and ends with 0 if everything came as it should.
 set -uo pipefail
 : "${BUILD:?}" "${TENANT_A:?}" "${TENANT_B:?}" "${IMAGE:?}" "${NETWORK:?}" "${FLAVOR:?}" "${COMPUTE:?}" "${COMPUTE_NETNS:?}"
 : "${UPLINK:?}" "${GPU_LISTEN:?}"
 STATE=$(mktemp -d /tmp/weft-openstack.XXXXXX) BAD=0 BEGUN=$(date +%s%N)
+COMPUTES="$COMPUTE=$COMPUTE_NETNS ${MORE_COMPUTES:-}"
+declare -A ENDPOINTS=()
 # The gateway has a user of its own, and must reach the node.
 chmod 711 "$STATE"
 export GSAAS_URL=http://127.0.0.1:7719 GSAAS_TOKEN_FILE=$STATE/root.token
@@ -30,20 +37,27 @@ until_true() { local left=$(( $1 * 5 )); shift; until "$@" > /dev/null 2>&1; do 
 state() { gsaas -show -id="$1" -json | sed 's/.*"state":"\([a-z]*\)".*/\1/'; }
 
 control() { # control [PLACE]: starts the control plane; with a place it kills itself there
+    local one hosts=(); for one in $COMPUTES; do hosts+=(--host-endpoint "${one%%=*}=$STATE/host-${one%%=*}.sock"); done
     WEFT_CONTROL_CRASH_AT=${1:-} "$BUILD/weft-control" serve --state-dir "$STATE/control" --listen 127.0.0.1:7719 --provisioner openstack \
-        --image "$IMAGE" --flavor "${USE_FLAVOR:-$FLAVOR}" --network "$NETWORK" --host-endpoint "$COMPUTE=$STATE/host.sock" \
+        --image "$IMAGE" --flavor "${USE_FLAVOR:-$FLAVOR}" --network "$NETWORK" "${hosts[@]}" \
         >> "$STATE/control.log" 2>&1 & CONTROL=$!
     until_true 60 curl -sf "$GSAAS_URL/ready"
 }
 control_end() { kill -9 "$CONTROL" 2> /dev/null; wait "$CONTROL" 2> /dev/null; }
-endpoint() {
-    ip netns exec "$COMPUTE_NETNS" "$BUILD/weft-endpoint" host --socket "$STATE/host.sock" --state "$STATE/host.json" --uplink "$UPLINK" \
-        > "$STATE/endpoint.ready" 2>> "$STATE/endpoint.log" & ENDPOINT=$!
-    until_true 20 grep -q ready "$STATE/endpoint.ready"
+endpoint() { # endpoint [NAME NETNS]: starts a compute host's
+    local name=${1:-$COMPUTE} space=${2:-$COMPUTE_NETNS}
+    ip netns exec "$space" "$BUILD/weft-endpoint" host --socket "$STATE/host-$name.sock" --state "$STATE/host-$name.json" --uplink "$UPLINK" \
+        > "$STATE/endpoint-$name.ready" 2>> "$STATE/endpoint-$name.log" & ENDPOINTS[$name]=$!
+    until_true 20 grep -q ready "$STATE/endpoint-$name.ready" && return
+    say "FAILED  the endpoint of $name: $(tail -1 "$STATE/endpoint-$name.log")"; BAD=1
 }
 finish() {
-    control_end; kill "$ENDPOINT" "$NODE" 2> /dev/null; wait "$ENDPOINT" "$NODE" 2> /dev/null
-    ip netns exec "$COMPUTE_NETNS" nft list tables | grep weft | while read -r _ family table; do ip netns exec "$COMPUTE_NETNS" nft delete table "$family" "$table"; done
+    local one space
+    control_end; kill "${ENDPOINTS[@]}" "$NODE" 2> /dev/null; wait "${ENDPOINTS[@]}" "$NODE" 2> /dev/null
+    for one in $COMPUTES; do
+        space=${one#*=}
+        ip netns exec "$space" nft list tables | grep weft | while read -r _ family table; do ip netns exec "$space" nft delete table "$family" "$table"; done
+    done
     [ -n "${KEEP:-}" ] && say "state in $STATE" || rm -rf "$STATE"
 }
 trap finish EXIT
@@ -51,7 +65,7 @@ trap finish EXIT
 begin() {
     "$BUILD/weft" node --runtime-dir "$STATE/node" --device "${DEVICES:-soft,soft}" --set state_dir="$STATE/node-state" --set "remote.listen=$GPU_LISTEN" \
         > "$STATE/node.log" 2>&1 & NODE=$!
-    endpoint
+    local one; for one in $COMPUTES; do endpoint "${one%%=*}" "${one#*=}"; done
     mkdir -p "$STATE/control"
     "$BUILD/weft-control" token root --role admin --state-dir "$STATE/control" > "$GSAAS_TOKEN_FILE"
     control
@@ -80,7 +94,7 @@ launch() { # launch PROJECT OPTIONS…: a VM's id, and its state when it settled
     gsaas -l -ncgpus="${CGPUS:-1}" -poolmem=512 -mode=shared -project="$project" "$@"
 }
 printed() { gsaas -console -id="$1" | tr -d '\r' | grep -q "$2"; }
-empty() { [ "$(servers)" = 0 ] && ! grep -q tap "$STATE/host.json" && [ "$(gsaas -gpus -json | grep -o '"held_mib":[1-9]' | wc -l)" = 0 ] \
+empty() { [ "$(servers)" = 0 ] && ! grep -qs tap "$STATE"/host-*.json && [ "$(gsaas -gpus -json | grep -o '"held_mib":[1-9]' | wc -l)" = 0 ] \
     && [ -z "$("$BUILD/weft" --runtime-dir "$STATE/node" ls 2> /dev/null | grep cgpu-)" ]; }
 # Servers of this control plane, whatever it thinks itself.
 servers() { nova "servers/detail?all_tenants=1&tags=weft" | grep -o '"weft_seal"' | wc -l; }
@@ -173,7 +187,7 @@ scenario_reboot() {
     say "-- the compute host is rebooted: its VMs stop, its network is gone"
     local id; id=$(launch "$TENANT_A" -userdata="$STATE/job.sh")
     until_true 90 printed "$id" 'JOB vector_add ended with 0'
-    kill -9 "$ENDPOINT"; wait "$ENDPOINT" 2> /dev/null
+    kill -9 "${ENDPOINTS[$COMPUTE]}"; wait "${ENDPOINTS[$COMPUTE]}" 2> /dev/null
     $COMPUTE_REBOOT; endpoint
     check "the program runs again after it" until_true 180 printed "$id" 'JOB vector_add ended with 0'
     gsaas -t -id="$id"; check "nothing is left" until_true 60 empty
@@ -207,13 +221,48 @@ scenario_deployment() {
     say "-- how long VMs take until they are ready, part for part (GSaaS, equation 1)"
     api PUT "/v1/projects/$TENANT_A" -f -d '{"quota": {"cgpus": 128, "memory_mib": 1048576, "exclusive_gpus": 1}}' > /dev/null
     "$BUILD/weft-control" token deployment --role member --project "$TENANT_A" --state-dir "$STATE/control" > "$STATE/deployment.token"
-    local _; [ -z "${PLAIN_BOOT:-}" ] || for _ in 1 2 3; do say "   a server without cGPUs: $($PLAIN_BOOT)"; done
+    rm -f "$DEPLOYMENT".{json,svg,plain.json}
+    if [ -n "${PLAIN_BOOTS:-}" ]; then
+        check "servers without cGPUs ran and were removed" plain_boots
+        say "   without cGPUs, in ms: $(cat "$DEPLOYMENT.plain.json")"
+    fi
     check "all of them came to be ready and were removed" deployment
     check "nothing is left" until_true 60 empty
+    led_everywhere
+}
+plain_boots() {
+    $PLAIN_BOOTS "${DEPLOYMENT_REPEATS:-3}" "${DEPLOYMENT_PLAIN_VMS:-15}" "${DEPLOYMENT_PACE_MS:-10000}" > "$DEPLOYMENT.plain.json"
 }
 deployment() {
-    "$BUILD/weft-control" deployment --json --what 'OpenStack, QEMU without KVM' --url "$GSAAS_URL" --token-file "$STATE/deployment.token" \
-        --cgpus 1,25,50,75 --repeats 3 --vms "${DEPLOYMENT_VMS:-15,30,45,60,75,90}" --pace-ms "${DEPLOYMENT_PACE_MS:-10000}" --memory-mib 64 --drawing "$DEPLOYMENT.svg" > "$DEPLOYMENT.json"
+    local plain=(); [ ! -s "$DEPLOYMENT.plain.json" ] || plain=(--baselines "$DEPLOYMENT.plain.json")
+    "$BUILD/weft-control" deployment --json --what "${DEPLOYMENT_WHAT:-OpenStack, QEMU without KVM}" --url "$GSAAS_URL" \
+        --token-file "$STATE/deployment.token" --cgpus 1,25,50,75 --repeats "${DEPLOYMENT_REPEATS:-3}" --vms "${DEPLOYMENT_VMS:-15}" \
+        --pace-ms "${DEPLOYMENT_PACE_MS:-10000}" --memory-mib 64 --drawing "$DEPLOYMENT.svg" "${plain[@]}" > "$DEPLOYMENT.json"
+}
+# Of several compute hosts each has had VMs: its endpoint has put rules in force for them.
+led_everywhere() {
+    local one name applied
+    for one in ${MORE_COMPUTES:-}; do
+        name=${one%%=*} applied=$(applied "$name") || applied=0
+        say "   $name: rules put in force ${applied:-0} times"
+        # One of them is its start's.
+        check "VMs were on $name" test "${applied:-0}" -gt 1
+    done
+}
+applied() { # applied NAME: how often a host's endpoint has put rules in force, but for those that somebody else had changed
+    python3 - "$STATE/host-$1.sock" << 'P'
+import json, re, socket, sys
+endpoint = socket.socket(socket.AF_UNIX)
+endpoint.settimeout(10)
+endpoint.connect(sys.argv[1])
+stream = endpoint.makefile("rw")
+def ask(what, version):
+    print(json.dumps({"version": version, "do": what}), file=stream, flush=True)
+    return json.loads(stream.readline())
+text = ask("metrics", ask("versions", 1)["newest"])["text"]
+applied, repaired = (int(re.search(rf"^weft_endpoint_{name}_total (\d+)", text, re.M)[1]) for name in ("applied", "repaired"))
+print(applied - repaired)
+P
 }
 
 begin

@@ -12,7 +12,7 @@ use crate::{programs, setup};
 /// What the control plane makes VMs with in a run that is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Real {
-    /// OpenStack: a quarter of an hour for all of its scenarios, once it is built.
+    /// OpenStack: two hours for all of its scenarios, once it is built, most of them `fake`'s.
     Openstack,
     /// Slurm: seconds, once it is built.
     Slurm,

@@ -14,6 +14,7 @@ mod table;
 mod tests;
 mod tidy;
 mod upstream;
+mod void;
 
 use std::path::PathBuf;
 

@@ -17,6 +17,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, Result};
 use rustix::event::Timespec;
 use rustix::process::Pid;
+use weft_api::lines;
 use weft_node::admin::VgpuReport;
 
 use crate::args::Sockets;
@@ -49,12 +50,9 @@ pub(crate) fn start_guardian(directory: &Path, owner: i32, name: &str) -> Result
     // A Ctrl-C is for the program.
     guardian.process_group(0);
     let mut process = guardian.spawn().context("cannot start the guardian")?;
-    let mut said = String::new();
-    if let Some(output) = process.stdout.take() {
-        io::BufRead::read_line(&mut io::BufReader::new(output), &mut said)?;
-    }
+    let said = process.stdout.take().map(lines::first).transpose()?;
     // If it watches it has said so, else why not.
-    Ok(ExitCode::from(u8::from(said.is_empty())))
+    Ok(ExitCode::from(u8::from(said.unwrap_or_default().is_empty())))
 }
 
 /// `weft weigh`

@@ -5,6 +5,7 @@
 //! the view is what the store will be, unless a write fails; then it is made anew.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -200,14 +201,27 @@ impl Allocator {
     /// # Errors
     /// No room, no quota, or the store's.
     pub fn reserve(&self, wanted: &Reservation) -> Result<InstanceRow, Problem> {
-        let request = request(&wanted.spec);
+        let reserved = self.reserve_all(slice::from_ref(wanted))?;
+        let lost = || Problem::new(Kind::Internal, "nothing was reserved");
+        reserved.into_iter().next().ok_or_else(lost)
+    }
+
+    /// Decides on several equal ones in one decision, and reserves all of them or none: no one has
+    /// a place that another one needs.
+    ///
+    /// # Errors
+    /// The same; how many there is room for.
+    pub fn reserve_all(&self, wanted: &[Reservation]) -> Result<Vec<InstanceRow>, Problem> {
+        let Some(first) = wanted.first() else { return Ok(Vec::new()) };
+        let request = request(&first.spec);
         let outcome = self.decide_and_reserve(wanted, &request);
         // What quota does not allow says nothing of what the GPUs are to be kept for, and whoever
         // has none could bend the mix with it.
         if outcome.as_ref().err().is_none_or(|problem| problem.kind == Kind::NoCapacity) {
             let mut held = self.lock();
             let Known { view, asked } = &mut *held;
-            if let Some(mix) = asked.observed.learn(&request) {
+            let learnt = wanted.iter().filter_map(|_| asked.observed.learn(&request));
+            if let Some(mix) = learnt.reduce(|_, newer| newer) {
                 asked.mix = mix.clone();
                 if let Some(view) = view {
                     view.cluster.learn(mix);
@@ -219,13 +233,13 @@ impl Allocator {
 
     fn decide_and_reserve(
         &self,
-        wanted: &Reservation,
+        wanted: &[Reservation],
         request: &Request,
-    ) -> Result<InstanceRow, Problem> {
+    ) -> Result<Vec<InstanceRow>, Problem> {
         for _ in 0..ATTEMPTS_MAX {
             let mut held = self.lock();
             let view = self.view(&mut held).map_err(broken)?;
-            let (taken, host) = match view.decide(&wanted.id, request) {
+            let decided = match view.decide(wanted, request) {
                 Ok(decided) => decided,
                 // What takes the room may be refused itself: look when all have been answered.
                 Err(_) if self.pending.load(Ordering::Relaxed) > 0 => {
@@ -234,15 +248,14 @@ impl Allocator {
                     self.forget();
                     continue;
                 }
-                Err(error) => {
-                    let (away, mode) = (self.unreachable().len(), wanted.spec.mode);
-                    let largest_mib = view.largest_mib();
-                    return Err(refused(&error, away, mode, largest_mib));
+                Err((fitting, error)) => {
+                    let (away, largest_mib) = (self.unreachable().len(), view.largest_mib());
+                    let of = (fitting, wanted.len());
+                    return Err(refused(&error, of, away, request.mode, largest_mib));
                 }
             };
-            let spec = Spec { host, ..wanted.spec.clone() };
             self.pending.fetch_add(1, Ordering::Relaxed);
-            let ticket = self.store.reserve(Reservation { taken, spec, ..wanted.clone() });
+            let ticket = self.store.reserve_all(decided);
             drop(held);
             let reserved = ticket.wait();
             self.pending.fetch_sub(1, Ordering::Relaxed);
@@ -399,12 +412,24 @@ impl View {
         grant
     }
 
+    /// Where all of these go, which ask for the same; if they do not, how many of them fit.
     fn decide(
         &mut self,
-        instance: &str,
+        wanted: &[Reservation],
         request: &Request,
-    ) -> Result<(Vec<Taken>, Option<String>), PlaceError> {
-        let placement = self.cluster.place(request)?;
+    ) -> Result<Vec<Reservation>, (usize, PlaceError)> {
+        let placements = self.cluster.place_all(&vec![*request; wanted.len()])?;
+        let decided = wanted.iter().zip(&placements);
+        let decided = decided.map(|(one, placement)| self.decided(one, placement)).collect();
+        let grants: Vec<GrantKey> = wanted.iter().map(|one| self.name(&one.id)).collect();
+        // It was decided a moment ago, and nobody else has the view.
+        let committed = self.cluster.commit_all(grants.into_iter().zip(placements));
+        debug_assert!(committed.is_ok(), "{committed:?}");
+        Ok(decided)
+    }
+
+    /// What an instance takes, as the store knows it.
+    fn decided(&self, wanted: &Reservation, placement: &Placement) -> Reservation {
         let mode = match placement.mode {
             placement::Mode::Exclusive => Mode::Exclusive,
             placement::Mode::Shared => Mode::Shared,
@@ -412,16 +437,12 @@ impl View {
         let taken = placement.cgpus.iter().map(|cgpu| {
             let (gpu, ahead) = self.gpus[cgpu.gpu.0 as usize];
             let generation = cgpu.generation.wrapping_add(ahead);
-            let memory_mib = cgpu.memory;
-            Taken { instance: instance.to_owned(), gpu, memory_mib, mode, generation }
+            let (instance, memory_mib) = (wanted.id.clone(), cgpu.memory);
+            Taken { instance, gpu, memory_mib, mode, generation }
         });
-        let taken = taken.collect();
         let host = placement.host.as_ref().map(|on| self.hosts[on.host.0 as usize].clone());
-        let grant = self.name(instance);
-        // It was decided a moment ago, and nobody else has the view.
-        let committed = self.cluster.commit(grant, placement);
-        debug_assert!(committed.is_ok(), "{committed:?}");
-        Ok((taken, host))
+        let spec = Spec { host, ..wanted.spec.clone() };
+        Reservation { taken: taken.collect(), spec, ..wanted.clone() }
     }
 
     fn release(&mut self, instance: &str) {
@@ -454,7 +475,14 @@ fn request(spec: &Spec) -> Request {
     }
 }
 
-fn refused(error: &PlaceError, unreachable: usize, mode: Mode, largest_mib: u64) -> Problem {
+/// Why so many of so many equal requests fit, and no more.
+fn refused(
+    error: &PlaceError,
+    (fitting, count): (usize, usize),
+    unreachable: usize,
+    mode: placement::Mode,
+    largest_mib: u64,
+) -> Problem {
     let PlaceError::NoRoom { asked, found, memory } = error else {
         return Problem::new(Kind::Invalid, error.to_string());
     };
@@ -465,7 +493,11 @@ fn refused(error: &PlaceError, unreachable: usize, mode: Mode, largest_mib: u64)
         many => format!(", without the {many} nodes that do not answer"),
     };
     let asked = counted(*asked, "cGPU");
-    let detail = format!("there is room for {found} of {asked}{each} now{without}");
+    let room = match count {
+        1 => format!("{found} of {asked}{each}"),
+        _ => format!("{fitting} of {count} VMs with {asked}{each}"),
+    };
+    let detail = format!("there is room for {room} now{without}");
     if *memory > largest_mib && largest_mib > 0 {
         // Whoever waits would wait for ever.
         let words = format!("no GPU has more than {largest_mib} MiB: ask for smaller ones");
@@ -473,8 +505,8 @@ fn refused(error: &PlaceError, unreachable: usize, mode: Mode, largest_mib: u64)
     }
     // What is shared already is not shared more.
     Problem::new(Kind::NoCapacity, detail).hint(match mode {
-        Mode::Shared => "ask for fewer or smaller ones, allow any host, or wait",
-        Mode::Exclusive => {
+        placement::Mode::Shared => "ask for fewer or smaller ones, allow any host, or wait",
+        placement::Mode::Exclusive => {
             "ask for fewer or smaller ones, share them (-mode=shared), allow any host, or wait"
         }
     })
@@ -530,11 +562,19 @@ mod tests {
     fn nobody_is_told_to_wait_for_a_gpu_that_is_larger_than_any() {
         let hint = |memory| {
             let error = PlaceError::NoRoom { asked: 1, found: 0, memory };
-            let problem = refused(&error, 0, Mode::Shared, 8192);
+            let problem = refused(&error, (0, 1), 0, placement::Mode::Shared, 8192);
             assert!(problem.detail.contains("0 of 1 cGPU with"), "{problem}");
             problem.hint.unwrap()
         };
         assert!(hint(8192).contains("wait"));
         assert!(!hint(8193).contains("wait"));
+    }
+
+    #[test]
+    fn of_several_vms_those_are_counted_that_there_is_room_for() {
+        let error = PlaceError::NoRoom { asked: 2, found: 1, memory: 512 };
+        let problem = refused(&error, (3, 4), 1, placement::Mode::Shared, 8192);
+        let words = "there is room for 3 of 4 VMs with 2 cGPUs with 512 MiB each now, without";
+        assert!(problem.detail.starts_with(words), "{problem}");
     }
 }

@@ -120,6 +120,10 @@ pub(crate) struct DeploymentOptions {
     /// Draw one VM's boot into this file (SVG).
     #[arg(long)]
     pub(crate) drawing: Option<PathBuf>,
+    /// Figures of VMs without cGPUs that somebody else has measured, to stand beside these: JSON of
+    /// names (`boot_ms_0`, `boot_ms_median_of_15_vms`) and milliseconds.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) baselines: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -223,6 +227,13 @@ pub(crate) struct ServiceOptions {
     /// Seconds between two looks for what should not be there; 0 for one at the start only.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub(crate) sweep_s: u64,
+    /// Days for which usage, operations and events of instances are kept that ended; 0 for ever.
+    #[arg(long, default_value_t = 400,
+        value_parser = clap::value_parser!(u32).range(0..=36_500))]
+    pub(crate) keep_days: u32,
+    /// Instances that a project may make in a day (UTC); 0 for any number.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) launches_per_day: u32,
     /// Keep the VMs of this host in plain processes even if namespaces are permitted.
     #[arg(long)]
     pub(crate) plain_processes: bool,
@@ -343,6 +354,14 @@ impl Arguments {
             }
         }
         arguments
+    }
+}
+
+impl ServiceOptions {
+    /// For how long it is kept what ended; for ever if nothing is said.
+    pub(crate) fn keep(&self) -> Option<Duration> {
+        let days = Some(self.keep_days).filter(|days| *days > 0)?;
+        Some(Duration::from_secs(u64::from(days) * 24 * 3_600))
     }
 }
 

@@ -16,12 +16,13 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
 use axum::serve::IncomingStream;
 use serde::Deserialize;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weft_api::v1::{
     Call, IDEMPOTENCY_HEADER, Kind, Method, PAGE_MAX, Problem, VERSION, VERSION_HEADER, VERSION_MIN,
 };
 
 use crate::bounded::Bounded;
+use crate::places::busy;
 use crate::service::{Ask, Reply, Service};
 use crate::tls::Secured;
 use crate::web;
@@ -29,11 +30,12 @@ use crate::web;
 /// The longest body of a request.
 const BODY_BYTES_MAX: usize = 128 << 10;
 
-/// Requests that are answered at once; more are told to come back.
-const AT_ONCE_MAX: usize = 256;
-
 /// A request is there within this time, or gives its place to another.
 const HEARD_LIMIT: Duration = Duration::from_secs(10);
+
+/// A place is waited for so long: who will be refused because their project has its part has one
+/// until it is known who they are.
+const PLACE_LIMIT: Duration = Duration::from_secs(1);
 
 const VERSION_NAME: HeaderName = HeaderName::from_static(VERSION_HEADER);
 
@@ -69,7 +71,7 @@ pub(crate) fn from(extensions: &Extensions) -> Option<IpAddr> {
 
 /// The routes.
 pub fn router(service: &Arc<Service>) -> Router {
-    let room = Arc::new(Semaphore::new(AT_ONCE_MAX));
+    let room = Arc::new(Semaphore::new(service.at_once()));
     let mut router = Router::new();
     for call in Call::ALL {
         router = router.route(call.path(), route(*call, service, &room));
@@ -117,12 +119,8 @@ async fn answer(
     };
     let heard = tokio::time::timeout(HEARD_LIMIT, understood(call, path, request)).await;
     let ask = heard.map_err(late)??;
-    let busy = |_| {
-        Problem::new(Kind::Busy, format!("{AT_ONCE_MAX} requests are being answered"))
-            .hint("try again in a moment")
-    };
     // Who is still speaking has no place: anybody could take them all. Connections are bounded.
-    let place = room.try_acquire_owned().map_err(busy)?;
+    let place = place(room).await.ok_or_else(|| busy(service.at_once()))?;
     let service = Arc::clone(service);
     // Whoever hangs up is answered all the same, and the place is taken until then.
     let answering = move || {
@@ -132,6 +130,11 @@ async fn answer(
     let answered = tokio::task::spawn_blocking(answering).await;
     let ended = |_| Problem::new(Kind::Internal, "the request's thread ended");
     Ok(shown(call.status(), answered.map_err(ended)??))
+}
+
+/// A place in which somebody is answered, if one is free soon.
+pub(crate) async fn place(room: Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    tokio::time::timeout(PLACE_LIMIT, room.acquire_owned()).await.ok()?.ok()
 }
 
 async fn understood(call: Call, path: &RawPathParams, request: Request) -> Result<Ask, Problem> {

@@ -64,6 +64,8 @@ fn measure_deployment(options: &DeploymentOptions) -> Result<()> {
         .iter()
         .for_each(|words| note(&format!("weft-control: {words}")));
     let client = Client::new(&options.url, &read_token(&options.token_file)?)?;
+    // Not after an hour of VMs.
+    let baselines = options.baselines.as_deref().map(deployment::baselines).transpose()?;
     let plan = Plan {
         cgpus: options.cgpus.clone(),
         vms: options.vms.iter().copied().map(usize::from).collect(),
@@ -71,7 +73,8 @@ fn measure_deployment(options: &DeploymentOptions) -> Result<()> {
         memory_mib: options.memory_mib,
         repeats: options.repeats.into(),
     };
-    let found = deployment::run(&client, &plan, format!("real, VMs are {}", options.what))?;
+    let mut found = deployment::run(&client, &plan, format!("real, VMs are {}", options.what))?;
+    found.baselines = baselines.unwrap_or_default();
     if let Some(path) = &options.drawing {
         std::fs::write(path, deployment::drawing(&plan, &found))
             .with_context(|| format!("cannot write {}", path.display()))?;

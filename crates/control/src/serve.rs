@@ -35,7 +35,7 @@ use weft_control::store::postgres::{Access, Postgres, Terms};
 use weft_control::store::sqlite::Sqlite;
 use weft_control::store::{Part, Store, StoreError};
 use weft_control::tls::{self, Certificates, Secured};
-use weft_control::{http, random, sweep};
+use weft_control::{clock, http, random, sweep};
 
 use crate::args::{
     Database, OpenstackOptions, ProvisionerName, ReplicaOptions, ServeOptions, ServiceOptions,
@@ -454,12 +454,15 @@ pub(crate) fn run(
 ) -> Result<()> {
     let Front { identity, listener, tls, replica, endpoints } = front;
     let engine = Engine::start(world, options.workers.into())?;
-    let mut service = Service::new(Arc::clone(&engine)).over_tls(tls.is_some());
+    let launches = Some(options.launches_per_day).filter(|launches| *launches > 0);
+    let service = Service::new(Arc::clone(&engine)).over_tls(tls.is_some());
+    let mut service = service.with_launches(launches);
     if let Some(identity) = identity {
         service = service.with_identity(identity);
     }
     let service = Arc::new(service);
-    let mut ended = begin(Arc::clone(&engine), options.sweep_s, replica.clone(), endpoints)?;
+    let sweeps = Sweeps { every_s: options.sweep_s, keep: options.keep() };
+    let mut ended = begin(Arc::clone(&engine), sweeps, replica.clone(), endpoints)?;
     let settings = tls.as_ref().map(Certificates::settings).transpose()?;
     let hang_ups: &[i32] = if tls.is_some() { &[SIGHUP] } else { &[] };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -537,25 +540,34 @@ async fn leave(engine: Arc<Engine>, replica: Option<Arc<Postgres>>, told: &Signa
     }
 }
 
+/// What is looked for now and then.
+#[derive(Debug, Clone, Copy)]
+struct Sweeps {
+    /// Seconds from one look to the next; 0 for one at the start only.
+    every_s: u64,
+    /// For how long it is kept what ended, if not for ever.
+    keep: Option<Duration>,
+}
+
 /// Begins to carry out what is to be done: at once, or when this replica has the lease. What comes
 /// is why the process must end.
 fn begin(
     engine: Arc<Engine>,
-    sweep_s: u64,
+    sweeps: Sweeps,
     replica: Option<Arc<Postgres>>,
     endpoints: Vec<(String, String)>,
 ) -> Result<tokio::sync::mpsc::Receiver<String>> {
     let (end, ended) = tokio::sync::mpsc::channel(1);
     let Some(replica) = replica else {
         engine.world().store.put_endpoints(&endpoints)?;
-        sweep_always(engine, sweep_s, Vec::new())?;
+        sweep_always(engine, sweeps, Vec::new())?;
         return Ok(ended);
     };
     let failed = end.clone();
     let won = move || {
         tracing::info!("this replica has the lease: it makes changes from here on");
         engine.world().allocator.forget();
-        if let Err(error) = sweep_always(engine, sweep_s, endpoints) {
+        if let Err(error) = sweep_always(engine, sweeps, endpoints) {
             // Full of another reason to end.
             let _ = failed.try_send(format!("cannot begin to work: {error:#}"));
         }
@@ -606,8 +618,22 @@ fn go_on(engine: &Engine, endpoints: &[(String, String)]) -> Result<(), StoreErr
     Ok(())
 }
 
+/// Forgets what ended longer ago than it is to be kept.
+fn forget_ended(store: &dyn Store, keep: Option<Duration>) {
+    let Some(keep) = keep else { return };
+    match sweep::forget(store, keep, clock::now_ms()) {
+        Ok(0) => {}
+        Ok(instances) => tracing::info!(instances, "what ended long ago is forgotten"),
+        Err(error) => tracing::warn!(%error, "what ended long ago cannot be forgotten now"),
+    }
+}
+
 /// Looks for what should not be there now, and every now and then.
-fn sweep_always(engine: Arc<Engine>, every_s: u64, endpoints: Vec<(String, String)>) -> Result<()> {
+fn sweep_always(
+    engine: Arc<Engine>,
+    Sweeps { every_s, keep }: Sweeps,
+    endpoints: Vec<(String, String)>,
+) -> Result<()> {
     thread::Builder::new().name("sweep".to_owned()).spawn(move || {
         while let Err(error) = go_on(&engine, &endpoints) {
             tracing::warn!(%error, "what was begun cannot be looked at now");
@@ -619,6 +645,7 @@ fn sweep_always(engine: Arc<Engine>, every_s: u64, endpoints: Vec<(String, Strin
                 Ok(swept) => tracing::info!(?swept, "found what should not be there"),
                 Err(failure) => tracing::warn!(why = failure.words, "cannot look everywhere"),
             }
+            forget_ended(engine.world().store.as_ref(), keep);
             let next = Instant::now() + Duration::from_secs(every_s);
             while every_s == 0 || Instant::now() < next {
                 thread::sleep(LISTEN_EVERY);

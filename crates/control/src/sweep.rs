@@ -5,6 +5,7 @@
 //! copy, a VM that ended of itself, or a hand that helped.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::clock;
 use crate::engine::Engine;
@@ -20,6 +21,12 @@ const NODES_MAX: u32 = 100_000;
 
 /// The least memory of a cGPU that hosts are said to have room for, as in the paper.
 const MIB_OF_CGPU: u64 = 1_024;
+
+/// Instances that are forgotten in one transaction: others write in between.
+const FORGOTTEN_AT_ONCE: u32 = 100;
+
+/// Such transactions of one sweep: what more there is goes with the next one.
+const FORGETTING_MAX: u32 = 100;
 
 /// Why an instance failed whose VM nobody knows any longer.
 pub(crate) const VM_GONE: &str = "the VM is gone";
@@ -104,6 +111,23 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     }
     world.store.unsettled()?.iter().for_each(|id| engine.kick(id));
     failed.map_or(Ok(swept), Err)
+}
+
+/// Forgets what ended longer ago than it is to be kept, by the wall clock; how many instances.
+///
+/// # Errors
+/// The store's; what was forgotten before is.
+pub fn forget(store: &dyn Store, keep: Duration, now_ms: u64) -> Result<u64, StoreError> {
+    let before_ms = now_ms.saturating_sub(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
+    let mut forgotten = 0;
+    for _ in 0..FORGETTING_MAX {
+        let some = store.forget(before_ms, FORGOTTEN_AT_ONCE)?;
+        forgotten += some;
+        if some < u64::from(FORGOTTEN_AT_ONCE) {
+            break;
+        }
+    }
+    Ok(forgotten)
 }
 
 /// The control plane's vGPUs on a node, whose gateway may listen elsewhere than before, and which

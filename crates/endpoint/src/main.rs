@@ -3,7 +3,7 @@
 //! node daemon start it.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write as _};
+use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,12 +11,15 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Parser, Subcommand};
-use rustix::fs::FlockOperation;
-use weft_endpoint::far::{Far, Limits, Settings};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use weft_api::lines;
+use weft_endpoint::far::{Daemon, Far, Limits, Settings};
 use weft_endpoint::host;
 use weft_endpoint::host::agent::{Agent, Settings as HostSettings};
 use weft_endpoint::measure::{Figures, Tls};
@@ -24,10 +27,13 @@ use weft_endpoint::near::Near;
 use weft_endpoint::sandbox;
 use weft_endpoint::tls::Identity;
 use weft_ring::peer::Process;
-use weft_wire::remote::to_hex;
+use weft_wire::remote::{ALIVE, to_hex};
 
 /// How often whoever is about to end looks whether it may.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// How often a gateway looks whether that of an earlier daemon has ended.
+const TURN_PAUSE: Duration = Duration::from_millis(100);
 
 /// Folders of `host` that it makes.
 const SOCKET_FOLDER: &str = "/run/weft";
@@ -279,9 +285,7 @@ fn launch(options: &ConnectOptions, owner: u32) -> Result<bool> {
     command.process_group(0);
     command.stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot start an endpoint")?;
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().context("a pipe")?).read_line(&mut line)?;
-    if line.trim() == "ready" {
+    if lines::first(child.stdout.take().context("a pipe")?)? == "ready" {
         return Ok(true);
     }
     let status = child.wait()?;
@@ -379,9 +383,21 @@ fn delay(remote: String, by: Duration) -> Result<()> {
 fn serve(options: &ServeOptions) -> Result<()> {
     let identity = Identity::at(&options.key)?;
     answer(&format!("key {}", to_hex(&identity.digest())))?;
+    let (lives, ended) = channel();
+    let asks = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let answers = std::io::stdout().as_fd().try_clone_to_owned()?;
+    let mut daemon = Daemon::new(asks, answers, lives);
+    answer(ALIVE)?;
     // The gateway of an earlier daemon serves on as long as it has sessions.
     let lock = fs::File::open(&options.key)?;
-    rustix::fs::flock(lock.as_fd(), FlockOperation::LockExclusive)?;
+    while let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        if error != Errno::WOULDBLOCK {
+            return Err(error.into());
+        }
+        if !daemon.answer_within(TURN_PAUSE)? {
+            return Ok(());
+        }
+    }
     let (listener, address) = Far::listen(options.listen)?;
     if let Some(user) = options.user {
         become_user(user).context("cannot give up root's rights")?;
@@ -400,8 +416,8 @@ fn serve(options: &ServeOptions) -> Result<()> {
         patience: Duration::from_millis(options.patience_ms.into()),
         limits: Limits::default(),
     });
-    end_without_node(&far)?;
-    far.serve(&listener, &identity)
+    end_without_node(&far, ended)?;
+    far.serve(&listener, &identity, daemon)
 }
 
 /// Gives up every right but that of a user of its own. The process has one thread yet.
@@ -414,15 +430,14 @@ fn become_user(user: u32) -> Result<()> {
     Ok(())
 }
 
-/// Ends this process when the daemon has ended (standard input is its pipe) and no session is open:
-/// a daemon that starts again finds the sessions that it left, and then starts a gateway that waits
-/// for this one's end.
+/// Ends this process when the daemon has ended and no session is open: a daemon that starts again
+/// finds the sessions that it left, and then starts a gateway that waits for this one's end.
 #[expect(clippy::exit, reason = "nothing is left to be done")]
-fn end_without_node(far: &Arc<Far>) -> Result<()> {
+fn end_without_node(far: &Arc<Far>, ended: Receiver<()>) -> Result<()> {
     let far = Arc::clone(far);
     std::thread::Builder::new().name("node".into()).spawn(move || {
-        // Nothing is ever written there.
-        let _ = std::io::stdin().read(&mut [0]);
+        // Nothing is ever sent: the other end goes with the daemon.
+        let _ = ended.recv();
         while far.open_sessions() > 0 {
             std::thread::sleep(PAUSE);
         }

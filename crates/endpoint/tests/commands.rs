@@ -1,12 +1,21 @@
 //! What `weft-endpoint` refuses at once, in words that say what to do: bad input of `host`, and an
-//! address of `serve` that is taken.
+//! address of `serve` that is taken. What a gateway says to its daemon.
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a panic is a test's report")]
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use weft_wire::remote::{ALIVE, WELL};
+
+/// Longest wait for a gateway to say something.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// In a network namespace of its own: whatever it does it does there.
 fn host(arguments: &[&str]) -> (Option<i32>, String) {
@@ -86,6 +95,7 @@ fn a_second_gateway_at_a_port_is_refused_and_a_killed_ones_port_is_free_at_once(
     let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
     let mut next = || lines.next().unwrap().unwrap();
     assert!(next().starts_with("key "));
+    assert_eq!(next(), ALIVE);
     let address = next().strip_prefix("listening ").unwrap().to_owned();
     // Whoever is connected when the gateway is killed keeps the port busy on its behalf.
     let connected = TcpStream::connect(&address).unwrap();
@@ -98,11 +108,53 @@ fn a_second_gateway_at_a_port_is_refused_and_a_killed_ones_port_is_free_at_once(
     running.wait().unwrap();
     let mut again = serve(second.path(), &address).spawn().unwrap();
     let lines = BufReader::new(again.stdout.take().unwrap()).lines();
-    let said: Vec<String> = lines.take(2).map_while(Result::ok).collect();
+    let said: Vec<String> = lines.take(3).map_while(Result::ok).collect();
     assert_eq!(said.last(), Some(&format!("listening {address}")), "{said:?}");
     drop(connected);
     again.kill().unwrap();
     again.wait().unwrap();
+}
+
+/// A gateway that was started: what it says, line by line, and where it is asked.
+fn started(folder: &Path) -> (Child, Receiver<String>, ChildStdin) {
+    let mut gateway = serve(folder, "127.0.0.1:0").stderr(Stdio::inherit()).spawn().unwrap();
+    let (say, said) = channel();
+    let output = BufReader::new(gateway.stdout.take().unwrap());
+    thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| say.send(line)));
+    let asks = gateway.stdin.take().unwrap();
+    assert!(said.recv_timeout(LIMIT).unwrap().starts_with("key "));
+    assert_eq!(said.recv_timeout(LIMIT).unwrap(), ALIVE);
+    (gateway, said, asks)
+}
+
+/// Also while it waits for the end of another one, of an earlier daemon; not while it is stopped.
+#[test]
+fn a_gateway_that_is_asked_says_that_it_is_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut first, said_first, mut asks_first) = started(folder.path());
+    let answers = |said: &Receiver<String>, asks: &mut ChildStdin| {
+        writeln!(asks, "{WELL}").unwrap();
+        assert_eq!(said.recv_timeout(LIMIT).unwrap(), ALIVE);
+    };
+    assert!(said_first.recv_timeout(LIMIT).unwrap().starts_with("listening "));
+    let (mut second, said_second, mut asks_second) = started(folder.path());
+    for _ in 0..3 {
+        answers(&said_first, &mut asks_first);
+        answers(&said_second, &mut asks_second);
+    }
+    let pid = Pid::from_child(&first);
+    kill_process(pid, Signal::STOP).unwrap();
+    writeln!(asks_first, "{WELL}").unwrap();
+    said_first.recv_timeout(Duration::from_millis(200)).unwrap_err();
+    kill_process(pid, Signal::CONT).unwrap();
+    assert_eq!(said_first.recv_timeout(LIMIT).unwrap(), ALIVE);
+    // The first one ends with its daemon, and the second one takes its place.
+    drop(asks_first);
+    assert!(first.wait().unwrap().success());
+    assert!(said_second.recv_timeout(LIMIT).unwrap().starts_with("listening "));
+    answers(&said_second, &mut asks_second);
+    drop(asks_second);
+    assert!(second.wait().unwrap().success());
 }
 
 #[test]

@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::Result;
 use clap_complete::Shell;
 use weft_api::v1::{
-    CGPUS_MAX, DEFAULT_ADDRESS, Locality, Mode, NewInstance, SLA_US, USER_DATA_BYTES_MAX, WEIGHTS,
-    check_key, check_name, read_token, token_warning,
+    BATCH_MAX, CGPUS_MAX, DEFAULT_ADDRESS, Locality, Mode, NewBatch, NewInstance, SLA_US,
+    USER_DATA_BYTES_MAX, WEIGHTS, check_key, check_name, read_token, token_warning,
 };
 
 use crate::note;
@@ -48,6 +48,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Launch a VM.
     Launch(NewInstance),
+    /// Launch several equal VMs, or none.
+    LaunchBatch(NewBatch),
     /// Terminate a VM.
     Terminate(String),
     /// List VMs.
@@ -117,6 +119,13 @@ const OPTIONS: &[Entry] = &[
     Entry("help", "", "", "print this"),
     Entry("version", "", "", "print the version"),
     Entry("ncgpus", "N", "l", "how many cGPUs the VM has"),
+    Entry(
+        "count",
+        "N",
+        "l",
+        "launch so many equal VMs, 1 to 64, NAME-1 and so on: all of them, or none if there is no \
+         room or quota for all",
+    ),
     Entry("poolmem", "MB", "l", "memory of each cGPU in MiB; must be there with -mode=shared"),
     Entry(
         "mode",
@@ -134,7 +143,7 @@ const OPTIONS: &[Entry] = &[
     Entry("sla", "US", "l", "make the cGPUs user-facing, with this SLA in microseconds"),
     Entry("name", "NAME", "l", "name of the VM"),
     Entry("userdata", "FILE", "l", "shell script that runs in the VM when it has booted"),
-    Entry("key", "KEY", "l", "the same request with the same key launches one VM, however often"),
+    Entry("key", "KEY", "l", "the same request with the same key is carried out once"),
     Entry("project", "NAME", "l quota", "the project; administrators choose"),
     Entry(
         "folder",
@@ -258,6 +267,7 @@ impl Command {
             Self::Version => Some(concat!("gsaas ", env!("CARGO_PKG_VERSION")).to_owned()),
             Self::Completion(shell) => Some(completion(*shell)),
             Self::Launch(_)
+            | Self::LaunchBatch(_)
             | Self::Terminate(_)
             | Self::List
             | Self::Show(_)
@@ -418,7 +428,13 @@ impl Given {
 
     fn complete(&mut self, command: &str) -> Result<Command, String> {
         Ok(match command {
-            "l" => Command::Launch(self.launch()?),
+            "l" => {
+                let instance = self.launch()?;
+                match self.take("count") {
+                    Some(count) => Command::LaunchBatch(batch(number(&count, "count")?, instance)?),
+                    None => Command::Launch(instance),
+                }
+            }
             "t" => Command::Terminate(self.id(command)?),
             "list" => Command::List,
             "show" => Command::Show(self.id(command)?),
@@ -560,6 +576,25 @@ impl Given {
     }
 }
 
+/// So many VMs like this one, if there may be.
+fn batch(count: u32, instance: NewInstance) -> Result<NewBatch, String> {
+    if !(1..=BATCH_MAX).contains(&count) {
+        return Err(format!("-count={count}: 1 to {BATCH_MAX} VMs are launched as one"));
+    }
+    let cgpus = instance.cgpus;
+    if u64::from(count) * u64::from(cgpus) > u64::from(CGPUS_MAX) {
+        return Err(format!(
+            "-count={count} with -ncgpus={cgpus}: VMs that are launched as one have up to \
+             {CGPUS_MAX} cGPUs in all"
+        ));
+    }
+    // The longest of their names.
+    if let Some(name) = &instance.name {
+        check_name(&format!("{name}-{count}")).map_err(|error| format!("-name: {error}"))?;
+    }
+    Ok(NewBatch { count, instance })
+}
+
 fn check_weight(weight: u32, mode: Option<Mode>) -> Result<(), String> {
     let (least, most) = (WEIGHTS.start(), WEIGHTS.end());
     if !WEIGHTS.contains(&weight) {
@@ -689,9 +724,36 @@ mod tests {
             ("-l -ncgpus=1 -key=\u{43a}\u{43b}\u{44e}\u{447}", "-key: an idempotency key"),
             ("-list -ca=/nonexistent -url=http://a", "-ca means nothing to http://a"),
             ("-list -ca=/nonexistent -url=a", "https://HOST:PORT"),
+            ("-l -ncgpus=1 -count=0", "1 to 64 VMs"),
+            ("-l -ncgpus=1 -count=65", "1 to 64 VMs"),
+            ("-l -ncgpus=1 -count=two", "whole number"),
+            ("-l -ncgpus=1 -count", "-count=N"),
+            ("-l -ncgpus=65 -count=64", "up to 4096 cGPUs in all"),
+            ("-l -count=2", "-l needs -ncgpus"),
+            ("-list -count=2", "means nothing to -list"),
+            ("-l -ncgpus=1 -count=2 -id=a", "means nothing to -l"),
+            (
+                "-l -ncgpus=1 -count=2 -name=a2345678901234567890123456789012345678901234567",
+                "-name: `a2345678901234567890123456789012345678901234567-",
+            ),
         ] {
             let error = read(line).unwrap_err();
             assert!(error.contains(words), "`{line}` says: {error}");
+        }
+    }
+
+    #[test]
+    fn several_vms_are_asked_for_as_one_vm_is_and_how_many() {
+        let of = |line: &str| read(line).unwrap();
+        let Command::Launch(instance) = of("-l -ncgpus=2 -name=a -locality=local") else {
+            panic!("one VM is no batch")
+        };
+        for (line, count) in [
+            ("-l -ncgpus=2 -name=a -locality=local -count=64", 64),
+            ("-l -count = 1 -ncgpus = 2 -name = a -locality = local", 1),
+        ] {
+            let expected = NewBatch { count, instance: instance.clone() };
+            assert_eq!(of(line), Command::LaunchBatch(expected), "{line}");
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use weft_api::v1::{
-    Attachment, Client, ClientError, Instance, InstanceState, Kind, NewInstance, Variable, new_key,
+    Attachment, Client, ClientError, Instance, InstanceState, Kind, NewBatch, Variable, new_key,
 };
 
 use crate::arguments::{Arguments, Command};
@@ -36,7 +36,7 @@ pub(crate) fn run(client: &Client, arguments: &Arguments) -> Result<ExitCode> {
     let is_json = arguments.json;
     match &arguments.command {
         Command::Launch(new) => {
-            let begun = launch(client, arguments.key.as_deref(), new)?;
+            let begun = launch(arguments, |key| client.create_instance(Some(key), new))?;
             let instance =
                 if arguments.no_wait { begun } else { ready(client, begun, arguments.patience)? };
             if is_json {
@@ -45,6 +45,7 @@ pub(crate) fn run(client: &Client, arguments: &Arguments) -> Result<ExitCode> {
                 out(&instance.id)?;
             }
         }
+        Command::LaunchBatch(new) => launch_batch(client, arguments, new)?,
         Command::Terminate(id) => {
             let mut instance = client.delete_instance(id)?;
             if !arguments.no_wait {
@@ -127,6 +128,7 @@ fn administrate(client: &Client, command: &Command, is_json: bool) -> Result<()>
             }
         }
         Command::Launch(_)
+        | Command::LaunchBatch(_)
         | Command::Terminate(_)
         | Command::List
         | Command::Show(_)
@@ -140,10 +142,10 @@ fn administrate(client: &Client, command: &Command, is_json: bool) -> Result<()>
     Ok(())
 }
 
-/// Asks for a VM, with a key: so it can be asked again when an answer was lost.
-fn launch(client: &Client, key: Option<&str>, new: &NewInstance) -> Result<Instance> {
-    let key = key.map_or_else(new_key, |key| Ok(key.to_owned()))?;
-    client.create_instance(Some(&key), new).map_err(|error| {
+/// Asks for a launch, with a key: so it can be asked again when an answer was lost.
+fn launch<T>(arguments: &Arguments, ask: impl FnOnce(&str) -> Result<T, ClientError>) -> Result<T> {
+    let key = arguments.key.clone().map_or_else(new_key, Ok)?;
+    ask(&key).map_err(|error| {
         let is_unknown = matches!(error, ClientError::Unanswered { .. });
         let error = anyhow::Error::from(error);
         if !is_unknown {
@@ -151,9 +153,64 @@ fn launch(client: &Client, key: Option<&str>, new: &NewInstance) -> Result<Insta
         }
         error.context(format!(
             "it is not known whether the launch was accepted: the same command with -key={key} \
-             launches no second VM, and gsaas -list shows the one that may be there"
+             launches nothing twice, and gsaas -list shows what may be there"
         ))
     })
+}
+
+/// Launches VMs of which each is one of its own once all were accepted: what becomes of one is told
+/// whatever becomes of another.
+fn launch_batch(client: &Client, arguments: &Arguments, new: &NewBatch) -> Result<()> {
+    let begun = launch(arguments, |key| client.create_batch(Some(key), new));
+    let begun = begun.map_err(|error| {
+        let is_unknown = error.downcast_ref().is_some_and(knows_no_batches);
+        let words = "this control plane is of an older version, and launches one VM at a time: \
+                     leave -count out";
+        if is_unknown { error.context(words) } else { error }
+    })?;
+    let (made, failed) = match arguments.no_wait {
+        true => (begun.instances, Vec::new()),
+        false => all_ready(client, begun.instances, arguments.patience)?,
+    };
+    let ids: Vec<&str> = made.iter().map(|one| one.id.as_str()).collect();
+    if arguments.json {
+        print(&made)?;
+    } else if !ids.is_empty() {
+        out(&ids.join("\n"))?;
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let words: Vec<String> = failed.iter().map(|error| format!("{error:#}")).collect();
+    bail!("{} of {} VMs are ready: {}", made.len(), new.count, words.join("; "))
+}
+
+/// Whether what refused has never heard of batches.
+fn knows_no_batches(error: &ClientError) -> bool {
+    let is_path = |words: &str| words.contains("no path /v1/batches");
+    matches!(error, ClientError::Refused(problem)
+        if problem.kind == Kind::NotFound && is_path(&problem.detail))
+}
+
+/// Waits for each: those that are ready, and why the others are not. While nobody answers the
+/// rest is not waited for.
+fn all_ready(
+    client: &Client,
+    begun: Vec<Instance>,
+    patience: Duration,
+) -> Result<(Vec<Instance>, Vec<anyhow::Error>)> {
+    let ids: Vec<String> = begun.iter().map(|one| one.id.clone()).collect();
+    let (mut made, mut failed) = (Vec::new(), Vec::new());
+    for instance in begun {
+        match ready(client, instance, patience) {
+            Ok(instance) => made.push(instance),
+            Err(error) if error.is::<ClientError>() => {
+                return Err(error.context(format!("VMs that were accepted: {}", ids.join(", "))));
+            }
+            Err(error) => failed.push(error),
+        }
+    }
+    Ok((made, failed))
 }
 
 /// So many VMs "are".

@@ -24,6 +24,24 @@ const READY: &str = r#"{"id":"i1","name":"n","project":"p","state":"ready","cgpu
 const BUILDING: &str = r#"{"id":"i1","name":"n","project":"p","state":"building","cgpus":1,
     "memory_mib":1,"mode":"shared","locality":"remote","weight":1,"operation":"o","created_ms":0}"#;
 
+const BEGUN: &str = r#"{"instances":[
+    {"id":"i1","name":"n-1","project":"p","state":"ready","cgpus":1,"memory_mib":1,"mode":"shared",
+     "locality":"remote","weight":1,"operation":"o1","created_ms":0},
+    {"id":"i2","name":"n-2","project":"p","state":"building","cgpus":1,"memory_mib":1,
+     "mode":"shared","locality":"remote","weight":1,"operation":"o2","created_ms":0}]}"#;
+
+const SECOND_READY: &str = r#"{"id":"i2","name":"n-2","project":"p","state":"ready","cgpus":1,
+    "memory_mib":1,"mode":"shared","locality":"remote","weight":1,"operation":"o2",
+    "created_ms":0}"#;
+
+const SECOND_FAILED: &str = r#"{"id":"i2","name":"n-2","project":"p","state":"failed","cgpus":1,
+    "memory_mib":1,"mode":"shared","locality":"remote","weight":1,"operation":"o2","created_ms":0,
+    "failure":"no disk"}"#;
+
+/// As a control plane of microversion 1.5 says it.
+const NO_PATH: &str = r#"{"type":"urn:weft:not-found","title":"there is no such thing","status":404,
+    "detail":"there is no path /v1/batches","hint":"the paths are in /openapi.json"}"#;
+
 const NO_LEADER: &str = r#"{"type":"urn:weft:not-leader","title":"t","status":503,"detail":"none",
     "retry_after_s":0}"#;
 
@@ -125,6 +143,63 @@ fn a_vm_that_was_accepted_is_waited_for_over_an_answer_that_is_lost() {
     let (output, said) = gsaas(&url, &LAUNCH);
     server.join().unwrap();
     assert!(output.status.success(), "{said}");
+}
+
+fn printed(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[test]
+fn several_vms_are_one_request_and_one_id_a_line() {
+    let batch = [&LAUNCH[..], &["-count=2"]].concat();
+    let acts = vec![Act::Hang, Act::Say(202, BEGUN), Act::Say(200, SECOND_READY)];
+    let (url, server) = serve(acts);
+    let (output, words) = gsaas(&url, &batch);
+    assert!(output.status.success(), "{words}");
+    assert_eq!(printed(&output), "i1\ni2");
+    let heard = server.join().unwrap();
+    assert_eq!(heard[1].0, "POST /v1/batches HTTP/1.1");
+    assert!(heard[0].1.is_some() && heard[0].1 == heard[1].1, "the same key: {heard:?}");
+    assert_eq!(heard[2].0, "GET /v1/instances/i2 HTTP/1.1", "the first one is ready");
+    let (url, server) = serve(vec![Act::Say(202, BEGUN)]);
+    let (output, words) = gsaas(&url, &[&batch[..], &["-nowait", "-json"]].concat());
+    assert!(output.status.success(), "{words}");
+    let list: serde_json::Value = serde_json::from_str(&printed(&output)).unwrap();
+    assert!(list[0]["id"] == "i1" && list[1]["state"] == "building", "{list}");
+    server.join().unwrap();
+}
+
+#[test]
+fn what_becomes_of_one_vm_of_several_is_told_with_those_that_are_ready() {
+    let batch = [&LAUNCH[..], &["-count=2", "-patience=0"]].concat();
+    let (url, server) = serve(vec![Act::Say(202, BEGUN), Act::Say(200, SECOND_FAILED)]);
+    let (output, words) = gsaas(&url, &batch);
+    server.join().unwrap();
+    assert_eq!((output.status.code(), printed(&output).as_str()), (Some(1), "i1"), "{words}");
+    let told = "1 of 2 VMs are ready: i2 came to nothing: no disk";
+    assert!(words.contains(told), "{words}");
+    // Nobody answers any longer: all that were accepted are named.
+    let (url, server) = serve(vec![Act::Say(202, BEGUN), Act::Hang]);
+    let (output, words) = gsaas(&url, &batch);
+    server.join().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{words}");
+    for told in ["VMs that were accepted: i1, i2", "VM i2 was accepted; gsaas -show -id=i2"] {
+        assert!(words.contains(told), "{words}");
+    }
+}
+
+#[test]
+fn an_older_control_plane_is_said_to_launch_no_several_vms() {
+    let (url, server) = serve(vec![Act::Say(404, NO_PATH)]);
+    let (output, words) = gsaas(&url, &[&LAUNCH[..], &["-count=2"]].concat());
+    server.join().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains("leave -count out"), "{words}");
+    // Another thing that is not there is not taken for it.
+    let (url, server) = serve(vec![Act::Say(404, NOT_FOUND)]);
+    let (_, words) = gsaas(&url, &[&LAUNCH[..], &["-count=2"]].concat());
+    server.join().unwrap();
+    assert!(!words.contains("-count"), "{words}");
 }
 
 #[test]
@@ -235,6 +310,7 @@ fn offered(words: &[&str]) -> String {
 fn bash_completes_options_as_they_are_documented() {
     for (words, expected) in [
         (&["gsaas", "-nc"][..], "-ncgpus"),
+        (&["gsaas", "-l", "-cou"], "-count"),
         (&["gsaas", "--nc"], "--ncgpus"),
         (&["gsaas", "-l", "-mode", "sh"], "shared"),
         (&["gsaas", "-l", "--mode", "sh"], "shared"),

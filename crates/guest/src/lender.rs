@@ -21,6 +21,9 @@ use crate::ready::Watched;
 /// Bytes by which one bearer of grants is told from another.
 const KEY_BYTES: usize = 32;
 
+/// Bytes of all grants together: a machine has some dozens.
+const GRANTS_BYTES_MAX: u64 = 1 << 20;
+
 /// Bytes of a region's name.
 const NAME_BYTES: usize = 16;
 
@@ -53,7 +56,7 @@ pub fn grants() -> Result<(String, String)> {
     let mut key = [0; KEY_BYTES];
     File::open("/dev/urandom")?.read_exact(&mut key)?;
     let (mut vgpus, mut shown) = (Vec::new(), Vec::new());
-    for line in std::io::stdin().lock().lines() {
+    for line in std::io::stdin().lock().take(GRANTS_BYTES_MAX).lines() {
         match line?.trim() {
             "" => break,
             text => {

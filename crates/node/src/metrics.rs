@@ -13,7 +13,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 use self::bounded::Bounded;
-use crate::admin::{CoschedulingReport, DeviceReport, Stats, TaskCounts, VgpuReport};
+use crate::admin::{
+    CoschedulingReport, DeviceReport, GatewayHealth, Stats, TaskCounts, VgpuReport,
+};
 use crate::daemon::Daemon;
 
 /// Connections that may be open at once.
@@ -83,6 +85,7 @@ pub(crate) fn text(stats: &Stats) -> String {
         vgpu.turns.to_string()
     });
     page.accelerators(stats);
+    stats.gateway.iter().for_each(|health| page.gateway(health));
     page.0
 }
 
@@ -115,6 +118,18 @@ impl Page {
         }
         self.head("weft_boosted_seconds_total", "counter", "time that threads ran boosted");
         self.sample("weft_boosted_seconds_total", "", &seconds(report.boosted_ns));
+    }
+
+    fn gateway(&mut self, health: &GatewayHealth) {
+        let listens = u64::from(health.listens);
+        for (name, kind, help, value) in [
+            ("weft_gateway_listens", "gauge", "1 while it listens and answers", listens),
+            ("weft_gateway_ends_total", "counter", "times that it ended", health.ends),
+            ("weft_gateway_hangs_total", "counter", "those for want of an answer", health.hangs),
+        ] {
+            self.head(name, kind, help);
+            self.sample(name, "", &value.to_string());
+        }
     }
 
     fn devices(

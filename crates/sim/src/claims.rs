@@ -8,7 +8,7 @@
 use serde::Serialize;
 
 use crate::outcome::Outcome;
-use crate::report::RealRun;
+use crate::report::{RealRun, VOID};
 
 /// A statement of the paper.
 pub(crate) struct Claim {
@@ -64,8 +64,8 @@ pub struct Row {
     pub verdict: &'static str,
     /// What the real daemon on the paced device says, and its verdict.
     pub paced: String,
-    /// That verdict: as `verdict`, or `not run` without a document. Empty where no benchmark
-    /// measures the claim.
+    /// That verdict: as `verdict`, `void` where the machine was too busy for the paced device, or
+    /// `not run` without a document. Empty where no benchmark measures the claim.
     pub verdict_paced: &'static str,
     /// What differs from the paper's set-up, if the verdict is negative.
     pub why: String,
@@ -249,10 +249,13 @@ impl Claim {
         let Some(run) = runs.iter().find(|run| run.name == *benchmark) else {
             return (NOT_RUN.to_owned(), NOT_RUN);
         };
-        let value = |name: &String| run.figures.get(name).or_else(|| run.controls.get(name));
         let found: Option<Vec<Interval>> =
-            names.iter().map(|name| value(name).map(|value| (*value, *value))).collect();
-        let Some(figures) = found else { return (NOT_MEASURED.to_owned(), NOT_MEASURED) };
+            names.iter().map(|name| run.figure(name).map(|value| (value, value))).collect();
+        let Some(figures) = found else {
+            let is_void = names.iter().any(|name| run.why_void(name).is_some());
+            let verdict = if is_void { VOID } else { NOT_MEASURED };
+            return (verdict.to_owned(), verdict);
+        };
         let verdict = self.verdict(&figures);
         (format!("{}: {verdict}", shown(&figures)), verdict)
     }
@@ -387,6 +390,28 @@ mod tests {
             "",
         );
         assert_eq!(both[0].reasons(), "z; paced: p");
+    }
+
+    #[test]
+    fn a_void_figure_has_no_verdict() {
+        let claim = || {
+            let claim = Claim::new("figure8", "x", "y", Rule::AtLeast(0.9)).of(["mmr"]);
+            claim.real("fairgv", ["paced_mmr"]).why_paced("p")
+        };
+        let verdict = |document: serde_json::Value| {
+            let run = RealRun::parse(&document.to_string()).unwrap();
+            rows(&[claim()], &[outcome(0.95, 0.95)], &[run], "")[0].clone()
+        };
+        let document = |void: &str| {
+            serde_json::json!({"name": "fairgv", "mode": "paced", "window": "w", "commit": "c",
+                "figures": {}, "void": [{"figures": [void], "why": "too busy"}]})
+        };
+        let row = verdict(document("paced_mmr"));
+        assert_eq!(
+            (row.verdict_paced, row.paced.as_str(), row.why_paced.as_str()),
+            ("void", "void", "")
+        );
+        assert_eq!(verdict(document("another")).verdict_paced, "not measured");
     }
 
     #[test]

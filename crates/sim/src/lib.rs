@@ -40,7 +40,7 @@ pub use calibration::{Calibration, CalibrationError, Cost};
 pub use checks::Bearer;
 pub use cpu::CpuScheduler;
 pub use kernel::{Kernel, MS, SECOND, US};
-pub use outcome::{Comparison, Dot, Outcome, Plot, PlotKind, Series};
+pub use outcome::{Comparison, Dot, MadeOn, Outcome, Plot, PlotKind, Series};
 pub use preempt::{Preemption, Stopper};
 pub use program::{Behaviour, Hog, Step, Transport, View};
 pub use random::Random;

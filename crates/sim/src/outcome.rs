@@ -45,6 +45,15 @@ pub struct Outcome {
     pub decisions: u64,
 }
 
+/// The machine that made a report, because what a decision costs is real time there.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct MadeOn {
+    /// Its processors.
+    pub machine: String,
+    /// The part of their time that a hypervisor gave to others meanwhile, 0 to 1.
+    pub stolen: f64,
+}
+
 /// One statement of the paper and ours.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Comparison {

@@ -17,6 +17,13 @@ use crate::handshake::{HelloBody, MAGIC, PROTOCOL_VERSION, Welcome};
 /// How the text of a grant begins.
 pub const GRANT_MARK: &str = "weft1";
 
+/// A line in which a node's daemon asks its gateway whether it is well.
+pub const WELL: &str = "well?";
+
+/// The line in which the gateway says so: when it starts, by which the daemon learns that it knows
+/// the question, and for each question.
+pub const ALIVE: &str = "alive";
+
 /// Bytes of the authentication code at the end of a grant (HMAC-SHA-256).
 pub const CODE_BYTES: usize = 32;
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Elsewhere;
+use super::{Elsewhere, GatewayHealth, GatewayReport};
 use crate::versions::Versions;
 
 /// The newest version. Version 2 brought [`NodeReport::admin`].
@@ -298,15 +298,6 @@ pub struct NodeReport {
     /// Its gateway, if programs on other hosts may use it (`remote.listen`).
     #[serde(default)]
     pub gateway: Option<GatewayReport>,
-}
-
-/// The gateway of a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GatewayReport {
-    /// Where it listens, once it does.
-    pub listen: Option<String>,
-    /// SHA-256 of its public key, in hex: a node's own. Empty until it is known.
-    pub key: String,
 }
 
 /// What an SLA may be, in ns: 100 µs to an hour.
@@ -654,6 +645,9 @@ pub struct Stats {
     /// How threads that wait for the device are helped.
     #[serde(default)]
     pub coscheduling: CoschedulingReport,
+    /// How its gateway does, if it is to have one.
+    #[serde(default)]
+    pub gateway: Option<GatewayHealth>,
 }
 
 /// How threads that wait for the device are helped to run when their result comes.

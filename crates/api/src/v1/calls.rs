@@ -114,6 +114,14 @@ macro_rules! calls {
     };
 }
 
+impl Call {
+    /// Whether it may have an idempotency key, with which it is carried out once.
+    #[must_use]
+    pub fn has_key(self) -> bool {
+        matches!(self, Self::InstanceCreate | Self::BatchCreate)
+    }
+}
+
 const ANYBODY: Option<Role> = None;
 const READER: Option<Role> = Some(Role::Reader);
 const MEMBER: Option<Role> = Some(Role::Member);
@@ -147,6 +155,8 @@ calls! {
         "Instances that are not gone";
     InstanceCreate: Post "/v1/instances" MEMBER, 202, None, "NewInstance" -> "Instance",
         "Reserves GPUs and begins to make a VM with them";
+    BatchCreate: Post "/v1/batches" MEMBER, 202, None, "NewBatch" -> "Batch",
+        "Reserves GPUs for several equal VMs, for all of them or none, and begins to make them";
     InstanceShow: Get "/v1/instances/{id}" READER, 200, None, "" -> "Instance", "An instance";
     InstanceCgpus: Get "/v1/instances/{id}/cgpus" READER, 200, Page, "" -> "[Cgpu]",
         "An instance's cGPUs";
@@ -183,6 +193,14 @@ mod tests {
         let keys: BTreeSet<_> =
             Call::ALL.iter().map(|call| format!("{:?} {}", call.method(), call.path())).collect();
         assert_eq!(keys.len(), Call::ALL.len());
+    }
+
+    /// A call under the key of another one would be taken for it, where bodies are alike.
+    #[test]
+    fn what_is_made_under_a_key_is_made_by_a_body_of_its_own() {
+        let keyed: Vec<_> = Call::ALL.iter().filter(|call| call.has_key()).collect();
+        let bodies: BTreeSet<_> = keyed.iter().map(|call| call.body()).collect();
+        assert!(keyed.len() == 2 && bodies.len() == 2, "{keyed:?}");
     }
 
     #[test]

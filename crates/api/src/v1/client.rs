@@ -16,9 +16,9 @@ use super::names::{BadKey, check_key, is_word};
 use super::problem::{Kind, Problem};
 use super::reach::{Limits, agent, tls, trusted, was_sent, why};
 use super::resources::{
-    Attachment, AuditEntry, Cgpu, CreatedToken, Endpoint, EndpointChange, Gpu, GpuChange, Instance,
-    NewInstance, NewNode, NewToken, Node, Operation, Page, Project, ProjectChange, Token,
-    UsageRecord,
+    Attachment, AuditEntry, Batch, Cgpu, CreatedToken, Endpoint, EndpointChange, Gpu, GpuChange,
+    Instance, NewBatch, NewInstance, NewNode, NewToken, Node, Operation, Page, Project,
+    ProjectChange, Token, UsageRecord,
 };
 use super::{IDEMPOTENCY_HEADER, VERSION, VERSION_HEADER, VERSION_MIN};
 
@@ -591,6 +591,12 @@ impl Client {
         instance: &NewInstance,
     ) -> Result<Instance, ClientError> {
         self.put("POST", "/v1/instances", key, instance)
+    }
+
+    /// Begins to make several equal instances, all of them or none. With the same `key` they are
+    /// made once, however often it is asked.
+    pub fn create_batch(&self, key: Option<&str>, batch: &NewBatch) -> Result<Batch, ClientError> {
+        self.put("POST", "/v1/batches", key, batch)
     }
 
     /// An instance.

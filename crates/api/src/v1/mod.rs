@@ -25,14 +25,14 @@ pub use names::{BadTokenFile, read_token, token_warning};
 pub use openapi::document;
 pub use problem::{Kind, Problem};
 pub use resources::{
-    Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Endpoint, EndpointChange, Event,
-    EventKind, Gateway, Gpu, GpuChange, Instance, InstanceState, Locality, Mode, NewInstance,
-    NewNode, NewQuota, NewToken, Node, Operation, OperationKind, OperationState, Page, Project,
-    ProjectChange, Quota, Role, Token, UsageRecord, Variable,
+    Attachment, AuditEntry, Batch, Cgpu, CgpuState, CreatedToken, Endpoint, EndpointChange, Event,
+    EventKind, Gateway, Gpu, GpuChange, Instance, InstanceState, Locality, Mode, NewBatch,
+    NewInstance, NewNode, NewQuota, NewToken, Node, Operation, OperationKind, OperationState, Page,
+    Project, ProjectChange, Quota, Role, Token, UsageRecord, Variable,
 };
 
 /// The newest microversion, which [`VERSION_HEADER`] may ask for and every answer names.
-pub const VERSION: (u32, u32) = (1, 5);
+pub const VERSION: (u32, u32) = (1, 6);
 
 /// The oldest one that is understood.
 pub const VERSION_MIN: (u32, u32) = (1, 0);
@@ -46,8 +46,11 @@ pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
 /// The longest idempotency key.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 128;
 
-/// The most cGPUs of an instance.
+/// The most cGPUs of an instance, and of all instances of a batch together.
 pub const CGPUS_MAX: u32 = 4_096;
+
+/// The most instances of a batch.
+pub const BATCH_MAX: u32 = 64;
 
 /// Weights of shared cGPUs.
 pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=10_000;

@@ -6,10 +6,10 @@ use utoipa::PartialSchema;
 use super::calls::{Call, Method, Query};
 use super::problem::{Kind, Problem};
 use super::resources::{
-    Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Endpoint, EndpointChange, Event,
-    EventKind, Gateway, Gpu, GpuChange, Instance, InstanceState, Locality, Mode, NewInstance,
-    NewNode, NewQuota, NewToken, Node, Operation, OperationKind, OperationState, Project,
-    ProjectChange, Quota, Role, Token, UsageRecord, Variable,
+    Attachment, AuditEntry, Batch, Cgpu, CgpuState, CreatedToken, Endpoint, EndpointChange, Event,
+    EventKind, Gateway, Gpu, GpuChange, Instance, InstanceState, Locality, Mode, NewBatch,
+    NewInstance, NewNode, NewQuota, NewToken, Node, Operation, OperationKind, OperationState,
+    Project, ProjectChange, Quota, Role, Token, UsageRecord, Variable,
 };
 use super::{IDEMPOTENCY_HEADER, PAGE_DEFAULT, PAGE_MAX, VERSION, VERSION_HEADER};
 
@@ -89,7 +89,7 @@ fn parameters(call: Call) -> Vec<Value> {
         parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
         rest = after;
     }
-    if call == Call::InstanceCreate {
+    if call.has_key() {
         parameters.push(json!({
             "name": IDEMPOTENCY_HEADER, "in": "header", "schema": {"type": "string"},
             "description": "Repeated within a day with the same body, nothing is made twice",
@@ -140,6 +140,7 @@ fn schemas() -> Map<String, Value> {
     let all = of!(
         Attachment,
         AuditEntry,
+        Batch,
         Cgpu,
         CgpuState,
         CreatedToken,
@@ -155,6 +156,7 @@ fn schemas() -> Map<String, Value> {
         Kind,
         Locality,
         Mode,
+        NewBatch,
         NewInstance,
         NewNode,
         NewQuota,
@@ -178,7 +180,7 @@ fn schemas() -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CGPUS_MAX, SLA_US, WEIGHTS};
+    use super::super::{BATCH_MAX, CGPUS_MAX, SLA_US, WEIGHTS};
     use super::*;
 
     /// Everything that is referred to is there.
@@ -201,14 +203,15 @@ mod tests {
     #[test]
     fn the_document_says_what_numbers_may_be() {
         let document: Value = serde_json::from_str(&document()).unwrap();
-        let fields = &document["components"]["schemas"]["NewInstance"]["properties"];
-        let bounds = |name: &str| {
-            let field = &fields[name];
+        let bounds = |of: &str, name: &str| {
+            let field = &document["components"]["schemas"][of]["properties"][name];
             (field["minimum"].as_u64().unwrap(), field["maximum"].as_u64().unwrap())
         };
-        assert_eq!(bounds("cgpus"), (1, CGPUS_MAX.into()));
-        assert_eq!(bounds("sla_us"), (*SLA_US.start(), *SLA_US.end()));
-        assert_eq!(bounds("weight"), ((*WEIGHTS.start()).into(), (*WEIGHTS.end()).into()));
+        assert_eq!(bounds("NewBatch", "count"), (1, BATCH_MAX.into()));
+        assert_eq!(bounds("NewInstance", "cgpus"), (1, CGPUS_MAX.into()));
+        assert_eq!(bounds("NewInstance", "sla_us"), (*SLA_US.start(), *SLA_US.end()));
+        let weights: (u64, u64) = ((*WEIGHTS.start()).into(), (*WEIGHTS.end()).into());
+        assert_eq!(bounds("NewInstance", "weight"), weights);
     }
 
     fn collect(value: &Value, references: &mut Vec<String>) {

@@ -197,6 +197,16 @@ asked! {
         pub user_data: Option<String>,
     }
 
+    /// Several equal VMs to make: all of them, or none if there is no room or quota for all. Each
+    /// is an instance of its own from then on.
+    pub struct NewBatch {
+        /// How many, 1–64; of all of them together there are up to 4,096 cGPUs.
+        #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 64))]
+        pub count: u32,
+        /// What each is to be. Their names are its name with `-1`, `-2`, … behind it.
+        pub instance: NewInstance,
+    }
+
     /// What may change of a project, which is made if it is not there.
     pub struct ProjectChange {
         /// What it may have.
@@ -383,6 +393,12 @@ answered! {
         /// that means for the project's quota. Only where one instance is shown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub ending: Option<String>,
+    }
+
+    /// VMs of one request.
+    pub struct Batch {
+        /// Each of them, in the order of their names.
+        pub instances: Vec<Instance>,
     }
 
     /// What an instance must know to reach its cGPUs.

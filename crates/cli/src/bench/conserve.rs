@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::document::Document;
 use super::tenant::{Host, ShareReport, common_start, kernel};
-use super::{Context, median};
+use super::{Context, least, median};
 
 /// How much of its time the co-runner sleeps, in percent.
 const SLEEP_PERCENT: [u64; 4] = [50, 60, 70, 80];
@@ -20,18 +20,26 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let mut document = Document::new("conserve", context.pace.mode(), &window);
     let alone = utilization(context, &[], None, (runs, seconds))?;
     document.baseline("alone", alone);
-    let (mut low, mut control_low) = (f64::MAX, f64::MAX);
+    let (mut shares, mut controls) = (Vec::new(), Vec::new());
+    let holding = [("scheduling.yield_us", SLICE_US)];
     for percent in SLEEP_PERCENT {
-        let share = utilization(context, &[], Some(percent), (runs, seconds))? / alone;
-        document.figure(format!("utilization_{percent}"), share);
-        low = low.min(share);
-        let holding = [("scheduling.yield_us", SLICE_US)];
-        let control = utilization(context, &holding, Some(percent), (runs, seconds))? / alone;
-        document.control(format!("utilization_holding_{percent}"), control);
-        control_low = control_low.min(control);
+        let name = format!("utilization_{percent}");
+        let share = utilization(context, &[], Some(percent), (runs, seconds));
+        let share = document.held(share, [name.clone()])?.map(|share| share / alone);
+        if let Some(share) = share {
+            document.figure(name, share);
+        }
+        shares.push(share);
+        let name = format!("utilization_holding_{percent}");
+        let control = utilization(context, &holding, Some(percent), (runs, seconds));
+        let control = document.held(control, [name.clone()])?.map(|control| control / alone);
+        if let Some(control) = control {
+            document.control(name, control);
+        }
+        controls.push(control);
     }
-    document.figure("utilization_min", low);
-    document.figure("utilization_control_min", control_low);
+    document.figure_of("utilization_min", &shares, least);
+    document.figure_of("utilization_control_min", &controls, least);
     Ok(document)
 }
 

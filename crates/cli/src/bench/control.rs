@@ -2,12 +2,12 @@
 //! as one document.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
+use weft_api::lines;
 
 use super::Context;
 use super::document::Document;
@@ -104,9 +104,8 @@ impl Cloud {
         let mut control = command.spawn().context("cannot start the control plane")?;
         let output = control.stdout.take().context("a pipe")?;
         let mut cloud = Self { control, state, url: String::new() };
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line)?;
-        cloud.url = line.split_whitespace().last().context("it did not start")?.to_owned();
+        let said = lines::first(output)?;
+        cloud.url = said.split_whitespace().last().context("it did not start")?.to_owned();
         Ok(cloud)
     }
 

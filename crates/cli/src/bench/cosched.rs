@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::document::Document;
 use super::tenant::{Host, common_start, kernel};
-use super::{Context, median};
+use super::{Context, least, median};
 
 /// Weights of the tenants.
 const WEIGHTS: [u32; 3] = [1, 2, 3];
@@ -86,6 +86,17 @@ struct Mode {
 }
 
 impl Mode {
+    /// Another round, which counts: a void one adds nothing.
+    fn add(&mut self, round: Self) {
+        let Self { waits_ns, rates, waits, errors, hogs, tenants_parts } = round;
+        self.waits_ns.extend(waits_ns);
+        self.rates.extend(rates);
+        self.waits += waits;
+        self.errors.extend(errors);
+        self.hogs.extend(hogs);
+        self.tenants_parts.extend(tenants_parts);
+    }
+
     fn percentile_us(&self, percent: usize) -> f64 {
         percentile_us(&self.waits_ns, percent)
     }
@@ -117,17 +128,14 @@ fn measure(context: &Context, name: &str, seconds: u64, mode: &mut Mode) -> Resu
     let (others, last) = processors()?;
     let processor = last.to_string();
     let settings = [("scheduling.coscheduling", name)];
-    let host = beside(&others, || Host::node(true, &settings))?;
-    host.judged(context, |host| contend(context, host, &processor, seconds, mode))
+    let start = || beside(&others, || Host::node(true, &settings));
+    let round = Host::again(context, start, |host| contend(context, host, &processor, seconds))?;
+    mode.add(round);
+    Ok(())
 }
 
-fn contend(
-    context: &Context,
-    host: &Host,
-    processor: &str,
-    seconds: u64,
-    mode: &mut Mode,
-) -> Result<()> {
+/// A round of a mode.
+fn contend(context: &Context, host: &Host, processor: &str, seconds: u64) -> Result<Mode> {
     #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
     let wall_s = seconds as f64;
     let (start, seconds) = (common_start(), seconds.to_string());
@@ -154,14 +162,16 @@ fn contend(
     });
     let hogs: Vec<f64> = hogs.collect::<Result<_>>()?;
     let used: Vec<f64> = tenants.iter().map(|tenant| tenant.processor_seconds).collect();
-    mode.errors.push(hog_error(&used, &hogs, wall_s));
-    mode.hogs.push(hogs.iter().copied().fold(f64::MAX, f64::min) / wall_s);
-    mode.tenants_parts.push(used.iter().sum::<f64>() / wall_s);
-    mode.waits += tenants.iter().map(|tenant| tenant.launches).sum::<u64>();
     #[expect(clippy::cast_precision_loss, reason = "some thousand launches")]
-    mode.rates.push(tenants.iter().map(|tenant| tenant.launches as f64 / tenant.seconds).sum());
-    mode.waits_ns.extend(tenants.iter().flat_map(|tenant| &tenant.waits_ns));
-    Ok(())
+    let rate: f64 = tenants.iter().map(|tenant| tenant.launches as f64 / tenant.seconds).sum();
+    Ok(Mode {
+        waits_ns: tenants.iter().flat_map(|tenant| &tenant.waits_ns).copied().collect(),
+        rates: vec![rate],
+        waits: tenants.iter().map(|tenant| tenant.launches).sum(),
+        errors: vec![hog_error(&used, &hogs, wall_s)],
+        hogs: vec![least(&hogs) / wall_s],
+        tenants_parts: vec![used.iter().sum::<f64>() / wall_s],
+    })
 }
 
 /// The largest relative distance of a hog from its fair share of a processor that was there for
@@ -225,6 +235,24 @@ mod tests {
     fn time_that_nobody_got_is_missing() {
         let error = hog_error(&[0.1, 0.1], &[0.2, 0.2], 1.0);
         assert!((error - 0.5).abs() < 1e-9, "{error}");
+    }
+
+    #[test]
+    fn rounds_add_up() {
+        let round = |ns: u64| Mode {
+            waits_ns: vec![ns],
+            rates: vec![1.0],
+            waits: 2,
+            errors: vec![0.1],
+            hogs: vec![0.3],
+            tenants_parts: vec![0.4],
+        };
+        let mut mode = Mode::default();
+        mode.add(round(7));
+        mode.add(round(9));
+        assert_eq!((mode.waits_ns.as_slice(), mode.waits), (&[7, 9][..], 4));
+        let each = [&mode.rates, &mode.errors, &mode.hogs, &mode.tenants_parts];
+        assert!(each.iter().all(|values| values.len() == 2), "{mode:?}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use weft_api::figures::machine;
 
+use super::void::Void;
 use crate::output::{line, note, table};
 
 /// Less than this part of the time stolen is not worth a word.
@@ -36,6 +37,23 @@ pub(crate) struct Document {
     /// What the figures were made of, where that says more.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rows: Vec<Value>,
+    /// What is not among all these, because it is void.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    void: Vec<Absent>,
+}
+
+/// Figures that a document has not, because the measurement that they are of is void.
+#[derive(Debug, Serialize)]
+struct Absent {
+    /// Their names.
+    figures: Vec<String>,
+    /// Of each run, the part of the executions that began late.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    late_share: Vec<f64>,
+    /// Of each run, the part that overran.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    overrun_share: Vec<f64>,
+    why: String,
 }
 
 impl Document {
@@ -53,6 +71,7 @@ impl Document {
             baselines: BTreeMap::new(),
             controls: BTreeMap::new(),
             rows: Vec::new(),
+            void: Vec::new(),
         }
     }
 
@@ -92,6 +111,70 @@ impl Document {
         self.rows.push(row);
     }
 
+    /// What was measured; nothing if all runs of it were void, which then stands in the place of
+    /// these figures, baselines and controls.
+    ///
+    /// # Errors
+    /// When it failed otherwise.
+    pub(crate) fn held<T>(
+        &mut self,
+        measured: Result<T>,
+        figures: impl IntoIterator<Item = String>,
+    ) -> Result<Option<T>> {
+        let void = match measured {
+            Ok(value) => return Ok(Some(value)),
+            Err(error) => error.downcast::<Void>()?,
+        };
+        let figures: Vec<String> = figures.into_iter().collect();
+        note(&format!("void: {}: {void}", figures.join(", ")));
+        self.void.push(Absent {
+            figures,
+            late_share: void.runs.iter().map(|kept| kept.late).collect(),
+            overrun_share: void.runs.iter().map(|kept| kept.overruns).collect(),
+            why: void.to_string(),
+        });
+        Ok(None)
+    }
+
+    /// A figure of several rows. With one of them void it is void, too: nobody knows what it would
+    /// be.
+    pub(crate) fn figure_of(&mut self, name: &str, rows: &[Option<f64>], of: fn(&[f64]) -> f64) {
+        if let Some(value) = self.of_rows(name, rows, of) {
+            self.figure(name, value);
+        }
+    }
+
+    /// The same of a control.
+    pub(crate) fn control_of(&mut self, name: &str, rows: &[Option<f64>], of: fn(&[f64]) -> f64) {
+        if let Some(value) = self.of_rows(name, rows, of) {
+            self.control(name, value);
+        }
+    }
+
+    fn of_rows(&mut self, name: &str, rows: &[Option<f64>], of: fn(&[f64]) -> f64) -> Option<f64> {
+        let Some(held) = rows.iter().copied().collect::<Option<Vec<f64>>>() else {
+            self.void_with_rows([name]);
+            return None;
+        };
+        (!held.is_empty()).then(|| of(&held))
+    }
+
+    /// Figures of several rows, of which one is void: so are these.
+    pub(crate) fn void_with_rows<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
+        let figures: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        for name in &figures {
+            for part in [&mut self.figures, &mut self.baselines, &mut self.controls] {
+                part.remove(name);
+            }
+        }
+        self.void.push(Absent {
+            figures,
+            late_share: Vec::new(),
+            overrun_share: Vec::new(),
+            why: "something that it is of is void".to_owned(),
+        });
+    }
+
     pub(crate) fn print(&self, json: bool) -> Result<()> {
         if json {
             line(&serde_json::to_string_pretty(self)?);
@@ -104,18 +187,24 @@ impl Document {
             let percent = self.stolen * 100.0;
             note(&format!("{percent:.1} % of the processors' time were taken away meanwhile"));
         }
+        line(table(&["FIGURE", "VALUE"], &self.table_rows()).trim_end());
+        for Absent { figures, why, .. } in &self.void {
+            line(&format!("void: {}: {why}", figures.join(", ")));
+        }
+        Ok(())
+    }
+
+    /// Every figure and its value, or that it is void.
+    fn table_rows(&self) -> Vec<Vec<String>> {
         let parts =
             [("", &self.figures), ("baseline ", &self.baselines), ("control ", &self.controls)];
-        let rows: Vec<_> = parts
-            .iter()
-            .flat_map(|(kind, values)| {
-                values
-                    .iter()
-                    .map(move |(name, value)| vec![format!("{kind}{name}"), format!("{value:.4}")])
-            })
-            .collect();
-        line(table(&["FIGURE", "VALUE"], &rows).trim_end());
-        Ok(())
+        let held = parts.iter().flat_map(|(kind, values)| {
+            values
+                .iter()
+                .map(move |(name, value)| vec![format!("{kind}{name}"), format!("{value:.4}")])
+        });
+        let void = self.void.iter().flat_map(|absent| &absent.figures);
+        held.chain(void.map(|name| vec![name.clone(), "void".to_owned()])).collect()
     }
 }
 
@@ -149,6 +238,8 @@ fn commit_of(checkout: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::tenant::Kept;
+    use crate::bench::{least, most};
 
     #[test]
     fn a_quick_run_is_told() {
@@ -156,6 +247,60 @@ mod tests {
         assert_eq!(serde_json::to_value(&document).unwrap()["quick"], false);
         document.set_quick(true);
         assert_eq!(serde_json::to_value(&document).unwrap()["quick"], true);
+    }
+
+    /// Of a device of whose executions 5 % began late, in two runs.
+    fn late() -> Void {
+        let kept = Kept { overruns: 0.0, late: 0.05, unmanaged: false, paced: true };
+        Void { runs: vec![kept, Kept { late: 0.0625, ..kept }] }
+    }
+
+    #[test]
+    fn what_is_void_is_void_by_itself_and_says_how_late_it_was() {
+        let mut document = Document::new("fairgv", "paced", "w");
+        let plain = serde_json::to_value(&document).unwrap();
+        assert!(plain.get("void").is_none(), "{plain}");
+        let name = |us: u64| format!("overhead_{us}us");
+        let small: Result<f64> = Err(late().into());
+        assert_eq!(document.held(small, [name(21)]).unwrap(), None);
+        // The control: another row stands, and is no void's.
+        let large = document.held(Ok(1.01), [name(391)]).unwrap().unwrap();
+        document.figure(name(391), large);
+        let told = serde_json::to_value(&document).unwrap();
+        assert_eq!(told["figures"], serde_json::json!({"overhead_391us": 1.01}));
+        assert_eq!(told["void"].as_array().unwrap().len(), 1);
+        assert_eq!(told["void"][0]["figures"], serde_json::json!(["overhead_21us"]));
+        assert_eq!(told["void"][0]["late_share"], serde_json::json!([0.05, 0.0625]));
+        assert!(told["void"][0]["why"].as_str().unwrap().contains("6.25 % began late"));
+        let rows = document.table_rows();
+        assert_eq!(rows, [["overhead_391us", "1.0100"], ["overhead_21us", "void"]]);
+    }
+
+    #[test]
+    fn what_failed_is_not_void() {
+        let mut document = Document::new("fairgv", "paced", "w");
+        let failed: Result<f64> = Err(anyhow::anyhow!("a program is missing"));
+        let error = document.held(failed, ["mmr_min".to_owned()]).unwrap_err();
+        assert_eq!(error.to_string(), "a program is missing");
+        assert!(document.void.is_empty());
+    }
+
+    #[test]
+    fn a_figure_of_several_rows_is_void_with_one_of_them() {
+        let mut document = Document::new("fairgv", "paced", "w");
+        document.figure_of("overhead_max", &[Some(1.5), None], most);
+        document.figure_of("mmr_min", &[Some(0.5), Some(0.25)], least);
+        document.control_of("mmr_control", &[Some(0.5), Some(0.75)], most);
+        document.figure_of("of_nothing", &[], most);
+        document.figure("lost", 0.0);
+        document.void_with_rows(["lost"]);
+        let told = serde_json::to_value(&document).unwrap();
+        assert_eq!(told["figures"], serde_json::json!({"mmr_min": 0.25}));
+        assert_eq!(told["controls"], serde_json::json!({"mmr_control": 0.75}));
+        let void: Vec<&Value> =
+            told["void"].as_array().unwrap().iter().map(|absent| &absent["figures"][0]).collect();
+        assert_eq!(void, ["overhead_max", "lost"]);
+        assert!(told["void"][0].get("late_share").is_none(), "{told}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rustix::thread::CpuSet;
 use super::document::Document;
 use super::fairness::{self, LONG_US};
 use super::tenant::{Host, ShareReport, Tenant, common_start, kernel};
-use super::{Context, median, min_max_ratio};
+use super::{Context, least, median, min_max_ratio, most};
 
 /// A program: name, its kernels in µs, whether it waits after each.
 type Program = (&'static str, u64, bool);
@@ -58,40 +58,65 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     );
     let mut document = Document::new("fairgv", "paced", &text);
     let direct = Host::direct(true)?;
-    let (mut overhead_max, mut control_max) = (0.0_f64, 0.0_f64);
+    let mut rows = Rows::default();
     for figure in FIGURES {
-        let mut mmr_min = f64::MAX;
+        rows.mmrs.clear();
         for &program in figure.2 {
-            let alone = alone(context, &direct, program, alone_s)?;
-            let policies = if context.quick { &QUICK[..] } else { &POLICIES[..] };
-            for &policy in policies {
-                let shared = share(context, policy, figure, program, spans)?;
-                let (mmr, overhead) = (median(&shared.mmr), alone / shared.rate);
-                let mut tell = |measure: &str, value: f64| {
-                    let name = format!("{}_{measure}_{policy}_{}", figure.0, program.0);
-                    if matches!(policy, "round_robin" | "unmanaged") {
-                        document.control(name, value);
-                    } else {
-                        document.figure(name, value);
-                    }
-                };
-                tell("mmr", mmr);
-                tell("overhead", overhead);
-                if policy == "fair" {
-                    mmr_min = mmr_min.min(mmr);
-                    overhead_max = overhead_max.max(overhead);
-                } else if matches!(policy, "round_robin" | "unmanaged") {
-                    control_max = control_max.max(mmr);
-                }
-            }
+            bars(context, &mut document, &direct, (figure, program), spans, &mut rows)?;
         }
-        document.figure(format!("{}_mmr_min", figure.0), mmr_min);
+        document.figure_of(&format!("{}_mmr_min", figure.0), &rows.mmrs, least);
     }
-    document.figure("overhead_max", overhead_max);
-    document.control("mmr_control", control_max);
+    document.figure_of("overhead_max", &rows.overheads, most);
+    document.control_of("mmr_control", &rows.controls, most);
     figure11(context, &mut document, &direct, spans)?;
     table4(context, &mut document, spans)?;
     Ok(document)
+}
+
+/// What figures of several programs are of; nothing where a program's is void.
+#[derive(Default)]
+struct Rows {
+    /// MMR of `fair`, of the programs of one figure.
+    mmrs: Vec<Option<f64>>,
+    /// Overhead of `fair`.
+    overheads: Vec<Option<f64>>,
+    /// MMR of the negative controls.
+    controls: Vec<Option<f64>>,
+}
+
+/// A program of Figure 8 or 9 under each policy.
+fn bars(
+    context: &Context,
+    document: &mut Document,
+    direct: &Host,
+    (figure, program): (Figure, Program),
+    spans: Spans,
+    rows: &mut Rows,
+) -> Result<()> {
+    let alone = alone(context, direct, program, spans.alone_s)?;
+    let policies = if context.quick { &QUICK[..] } else { &POLICIES[..] };
+    for &policy in policies {
+        let names = ["mmr", "overhead"]
+            .map(|measure| format!("{}_{measure}_{policy}_{}", figure.0, program.0));
+        let shared = share(context, policy, figure, program, spans);
+        let shared = document.held(shared, names.clone())?;
+        let bar = shared.map(|shared| [median(&shared.mmr), alone / shared.rate]);
+        let is_control = matches!(policy, "round_robin" | "unmanaged");
+        if policy == "fair" {
+            rows.mmrs.push(bar.map(|[mmr, _]| mmr));
+            rows.overheads.push(bar.map(|[_, overhead]| overhead));
+        } else if is_control {
+            rows.controls.push(bar.map(|[mmr, _]| mmr));
+        }
+        for (name, value) in names.into_iter().zip(bar.into_iter().flatten()) {
+            if is_control {
+                document.control(name, value);
+            } else {
+                document.figure(name, value);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Device time per second of a program without Weft.
@@ -201,35 +226,38 @@ fn on_last_processor<T>(start: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Run time of a program beside kernels of another size, over that alone.
 fn figure11(context: &Context, document: &mut Document, direct: &Host, spans: Spans) -> Result<()> {
-    let mut deviation = 0.0_f64;
+    let mut deviations = Vec::new();
     for program in [MM, HS] {
         let alone = alone(context, direct, program, spans.alone_s)?;
         for policy in ["fair", "credit_poll", "unmanaged"] {
             let sizes = if context.quick { &QUICK_US[..] } else { &BACKGROUND_US[..] };
             for &us in sizes {
                 let tenants = [(1, program), (1, ("background", us, false))];
-                let reports = contend(context, policy, &tenants, false, spans)?;
-                let time = alone / mean_rate(&reports[0], program.1, spans).max(1e-9);
                 let name = format!("figure11_run_time_{policy}_{}_{us}us", program.0);
+                let reports = contend(context, policy, &tenants, false, spans);
+                let reports = document.held(reports, [name.clone()])?;
+                let time = reports
+                    .map(|reports| alone / mean_rate(&reports[0], program.1, spans).max(1e-9));
+                if policy == "fair" {
+                    deviations.push(time.map(|time| (time / 2.0 - 1.0).abs()));
+                }
+                let Some(time) = time else { continue };
                 if policy == "unmanaged" {
                     document.control(name, time);
                 } else {
                     document.figure(name, time);
                 }
-                if policy == "fair" {
-                    deviation = deviation.max((time / 2.0 - 1.0).abs());
-                }
             }
         }
     }
-    document.figure("figure11_deviation_max", deviation);
+    document.figure_of("figure11_deviation_max", &deviations, most);
     Ok(())
 }
 
 /// What cutting a kernel costs: the device's throughput with a tenant of long kernels, in pieces of
 /// a quantum, against that with short ones that need no cutting, in percent.
 fn table4(context: &Context, document: &mut Document, spans: Spans) -> Result<()> {
-    let mut most = f64::MIN;
+    let mut slowdowns = Vec::new();
     let quanta = if context.quick { &QUANTA_US[1..2] } else { &QUANTA_US[..] };
     for &quantum_us in quanta {
         let quantum = quantum_us.to_string();
@@ -241,10 +269,15 @@ fn table4(context: &Context, document: &mut Document, spans: Spans) -> Result<()
                 Ok(fairness::contend(context, host, set, window_s, windows)?.overhead)
             })
         };
-        let slowdown = 100.0 * (overhead(&[LONG_US, 285])? / overhead(&[285, 285])? - 1.0);
-        document.figure(format!("table4_slowdown_pieces_of_{quantum_us}us"), slowdown);
-        most = most.max(slowdown);
+        let name = format!("table4_slowdown_pieces_of_{quantum_us}us");
+        let both = overhead(&[LONG_US, 285]).and_then(|cut| Ok(cut / overhead(&[285, 285])?));
+        let ratio = document.held(both, [name.clone()])?;
+        let slowdown = ratio.map(|ratio| 100.0 * (ratio - 1.0));
+        if let Some(slowdown) = slowdown {
+            document.figure(name, slowdown);
+        }
+        slowdowns.push(slowdown);
     }
-    document.figure("table4_slowdown_max", most);
+    document.figure_of("table4_slowdown_max", &slowdowns, most);
     Ok(())
 }

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use super::document::Document;
 use super::tenant::{Host, Kept, ShareReport, common_start, kernel};
 use super::via::Remote;
-use super::{Context, median, min_max_ratio};
+use super::{Context, least, median, min_max_ratio, most};
 
 /// A set of tenants: name, weights, kernel sizes in µs.
 pub(super) type Set<'a> = (&'static str, &'static [u32], &'a [u64]);
@@ -43,49 +43,90 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let sets: Vec<Set<'_>> = SETS.into_iter().filter(|set| context.wants(set.0)).collect();
     let mut document = Document::new("fairness", context.pace.mode(), &text);
     document.figure("window_s", if context.quick { 2.0 } else { 10.0 });
-    let (mut worst, mut worst_window, mut overhead_max) = (f64::MAX, f64::MAX, 0.0_f64);
     let alone = Alone::measure(context, &sets, window_s)?;
     alone.document(&mut document);
+    let mut rows = Vec::new();
     for set in &sets {
-        let result = share(context, &[], *set, window_s, WINDOWS)?;
-        report(&mut document, set.0, &result);
-        alone.report(&mut document, *set, &result);
-        worst = worst.min(median(&result.mmr));
-        worst_window = worst_window.min(result.worst());
-        overhead_max = overhead_max.max(result.overhead);
+        let result = share(context, &[], *set, window_s, WINDOWS);
+        let result = document.held(result, names_of(set.0))?;
+        if let Some(result) = &result {
+            report(&mut document, set.0, result);
+            alone.report(&mut document, *set, result);
+        }
+        rows.push(result);
     }
-    document.figure("mmr_min", worst);
-    document.figure("mmr_window_min", worst_window);
-    document.figure("overhead_max", overhead_max);
+    let of = |figure: fn(&Shared) -> f64| -> Vec<Option<f64>> {
+        rows.iter().map(|row| row.as_ref().map(figure)).collect()
+    };
+    document.figure_of("mmr_min", &of(|row| median(&row.mmr)), least);
+    document.figure_of("mmr_window_min", &of(Shared::worst), least);
+    document.figure_of("overhead_max", &of(|row| row.overhead), most);
     // What is special about long kernels shows on the paced device.
     let has_long = context.wants(LONG.0) && context.pace.is_modelled();
     // Reported, not a goal: a round of six tenants is shorter, and switches are dearer.
     let short = [("scheduling.quantum_us", "1000")];
     if has_long {
-        report(&mut document, "6_long_1ms", &share(context, &short, LONG, window_s, WINDOWS)?);
+        let (name, result) = ("6_long_1ms", share(context, &short, LONG, window_s, WINDOWS));
+        if let Some(result) = document.held(result, names_of(name))? {
+            report(&mut document, name, &result);
+        }
     }
-    let mut control_max = 0.0_f64;
-    for set in sets {
+    controls(context, &mut document, &sets, window_s)?;
+    if has_long {
+        unsliced(context, &mut document)?;
+    }
+    Ok(document)
+}
+
+/// Nobody decides who has the device.
+fn controls(
+    context: &Context,
+    document: &mut Document,
+    sets: &[Set<'_>],
+    window_s: u64,
+) -> Result<()> {
+    let mut rows = Vec::new();
+    for &set in sets {
         let unmanaged = [("scheduling.policy", "unmanaged")];
-        let mmr = median(&share(context, &unmanaged, set, window_s, 1)?.mmr);
-        document.control(format!("mmr_unmanaged_{}", set.0), mmr);
-        control_max = control_max.max(mmr);
+        let name = format!("mmr_unmanaged_{}", set.0);
+        let shared = share(context, &unmanaged, set, window_s, 1);
+        let mmr = document.held(shared, [name.clone()])?.map(|shared| median(&shared.mmr));
+        if let Some(mmr) = mmr {
+            document.control(name, mmr);
+        }
+        rows.push(mmr);
         if !context.pace.is_modelled() {
             let native = contend(context, &Host::direct(false)?, set, window_s, 1)?;
             document.control(format!("mmr_driver_{}", set.0), median(&native.mmr));
         }
     }
-    document.figure("mmr_control", control_max);
-    if !has_long {
-        return Ok(document);
-    }
+    document.figure_of("mmr_control", &rows, most);
+    Ok(())
+}
+
+/// Nobody cuts the long kernel.
+fn unsliced(context: &Context, document: &mut Document) -> Result<()> {
     for (name, quantum) in [("mmr_unsliced_6_long", "6000"), ("mmr_unsliced_6_long_1ms", "1000")] {
         let unsliced = [("scheduling.slicing", "never"), ("scheduling.quantum_us", quantum)];
         // One such kernel comes every 9.5 s: windows of 10 s hold one each and hide what happens.
-        let shared = share(context, &unsliced, LONG, UNSLICED_WINDOW_S, 1)?;
-        document.control(name, median(&shared.mmr));
+        let shared = share(context, &unsliced, LONG, UNSLICED_WINDOW_S, 1);
+        if let Some(shared) = document.held(shared, [name.to_owned()])? {
+            document.control(name, median(&shared.mmr));
+        }
     }
-    Ok(document)
+    Ok(())
+}
+
+/// What [`report`] tells of a set.
+fn names_of(set: &str) -> [String; 6] {
+    [
+        format!("mmr_{set}"),
+        format!("mmr_{set}_min"),
+        format!("overhead_{set}"),
+        format!("closure_{set}"),
+        format!("overrun_share_{set}"),
+        format!("late_share_{set}"),
+    ]
 }
 
 fn report(document: &mut Document, set: &str, result: &Shared) {
@@ -122,10 +163,6 @@ impl Shared {
     fn worst(&self) -> f64 {
         least(&self.mmr)
     }
-}
-
-fn least(of: &[f64]) -> f64 {
-    of.iter().copied().fold(f64::MAX, f64::min)
 }
 
 /// What tenants do that have a node of this GPU to themselves. There a kernel takes the device

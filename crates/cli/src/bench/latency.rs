@@ -6,11 +6,13 @@ use serde::Deserialize;
 
 use super::document::Document;
 use super::tenant::{Host, ShareReport, Tenant, common_start, kernel};
-use super::{Context, median};
+use super::{Context, least, median, most};
 
-/// Requests: kernels of so many µs, so many of them, and the mean time between two in µs. Each asks
-/// for less than its third of the device.
-const SERVICES: [(u64, u64, u64); 2] = [(391, 4, 12_000), (803, 4, 20_000)];
+/// Requests: kernels of so many µs, so many of them, and the mean time between two in µs.
+type Service = (u64, u64, u64);
+
+/// Each asks for less than its third of the device.
+const SERVICES: [Service; 2] = [(391, 4, 12_000), (803, 4, 20_000)];
 /// What the batch tenants launch without end.
 const BATCHES: [Batch; 3] = [Batch::Kernels(207), Batch::Kernels(1_605), Batch::Long];
 /// Blocks of a long kernel, which takes 0.5 s and is cut between them, and the time of one.
@@ -56,53 +58,98 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let names = SERVICES.iter().flat_map(|(us, ..)| BATCHES.map(|batch| batch.beside(*us)));
     let names: Vec<String> = names.collect();
     context.check_only(names.iter().map(String::as_str))?;
-    let (mut worst, mut worst_control, mut least) = (0.0_f64, f64::MAX, f64::MAX);
-    for (us, launches, period_us) in SERVICES {
-        let service = (us, launches, period_us);
-        let measure = |batch, sla_ns| -> Result<Seen> {
-            let seen: Vec<Seen> = (0..runs)
-                .map(|seed| {
-                    Host::on_node(context, context.pace.is_modelled(), &[], |host| {
-                        contend(context, host, service, batch, sla_ns, (seconds, seed))
-                    })
+    let mut rows = Rows::default();
+    for service in SERVICES {
+        beside_batches(context, &mut document, service, (runs, seconds), &mut rows)?;
+    }
+    document.figure_of("p99_over_alone_max", &rows.overs, most);
+    document.figure_of("batch_share_min", &rows.shares, least);
+    document.figure_of("p99_over_alone_control", &rows.controls, least);
+    Ok(document)
+}
+
+/// What figures of all loads are of; nothing where a load's is void.
+#[derive(Default)]
+struct Rows {
+    /// A service's 99th percentile over alone and a slice.
+    overs: Vec<Option<f64>>,
+    /// What batch work had of the rest.
+    shares: Vec<Option<f64>>,
+    /// The first without the class.
+    controls: Vec<Option<f64>>,
+}
+
+/// A service beside each batch load, and alone.
+fn beside_batches(
+    context: &Context,
+    document: &mut Document,
+    service: Service,
+    (runs, seconds): (u64, u64),
+    rows: &mut Rows,
+) -> Result<()> {
+    let us = service.0;
+    let measure = |batch, sla_ns| -> Result<Seen> {
+        let seen: Vec<Seen> = (0..runs)
+            .map(|seed| {
+                Host::on_node(context, context.pace.is_modelled(), &[], |host| {
+                    contend(context, host, service, batch, sla_ns, (seconds, seed))
                 })
-                .collect::<Result<_>>()?;
-            Ok(Seen::median(&seen))
-        };
-        let wanted = |batch: &Batch| context.wants(&batch.beside(us));
-        if !BATCHES.iter().any(wanted) {
+            })
+            .collect::<Result<_>>()?;
+        Ok(Seen::median(&seen))
+    };
+    let wanted = BATCHES.into_iter().filter(|batch| context.wants(&batch.beside(us)));
+    let wanted: Vec<Batch> = wanted.collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let name = format!("p99_us_alone_{us}us");
+    let alone = document.held(measure(None, SLA_NS), [name.clone()])?.map(|seen| seen.p99_us);
+    if let Some(alone) = alone {
+        document.baseline(name, alone);
+    }
+    for batch in wanted {
+        let [p99, over, share] = names_of(&batch.beside(us));
+        let Some(alone) = alone else {
+            document.void_with_rows([p99.as_str(), &over, &share]);
+            rows.add(None);
             continue;
-        }
-        let alone = measure(None, SLA_NS)?.p99_us;
-        document.baseline(format!("p99_us_alone_{us}us"), alone);
-        for batch in BATCHES.into_iter().filter(wanted) {
+        };
+        let both =
+            measure(Some(batch), SLA_NS).and_then(|ours| Ok((ours, measure(Some(batch), 0)?)));
+        let both = document.held(both, [p99.clone(), over.clone(), share.clone()])?;
+        let of_alone = |seen: &Seen| seen.p99_us / (alone + SLICE_US);
+        let row = both.as_ref().map(|(ours, equal)| [of_alone(ours), ours.batch, of_alone(equal)]);
+        rows.add(row);
+        let Some((ours, equal)) = both else { continue };
+        document.figure(p99, ours.p99_us);
+        document.figure(over.clone(), of_alone(&ours));
+        document.figure(share.clone(), ours.batch);
+        document.control(over, of_alone(&equal));
+        document.control(share, equal.batch);
+        if !context.pace.is_modelled() {
+            let driver = Host::direct(false)?;
+            let run = |seed| contend(context, &driver, service, Some(batch), 0, (seconds, seed));
+            let seen = Seen::median(&(0..runs).map(run).collect::<Result<Vec<_>>>()?);
             let name = batch.beside(us);
-            let ours = measure(Some(batch), SLA_NS)?;
-            let equal = measure(Some(batch), 0)?;
-            let over = ours.p99_us / (alone + SLICE_US);
-            document.figure(format!("p99_us_{name}"), ours.p99_us);
-            document.figure(format!("p99_over_alone_{name}"), over);
-            document.figure(format!("batch_share_{name}"), ours.batch);
-            let control = equal.p99_us / (alone + SLICE_US);
-            document.control(format!("p99_over_alone_{name}"), control);
-            document.control(format!("batch_share_{name}"), equal.batch);
-            if !context.pace.is_modelled() {
-                let driver = Host::direct(false)?;
-                let run =
-                    |seed| contend(context, &driver, service, Some(batch), 0, (seconds, seed));
-                let seen = Seen::median(&(0..runs).map(run).collect::<Result<Vec<_>>>()?);
-                document.baseline(format!("driver_p99_us_{name}"), seen.p99_us);
-                document.baseline(format!("driver_batch_share_{name}"), seen.batch);
-            }
-            worst = worst.max(over);
-            least = least.min(ours.batch);
-            worst_control = worst_control.min(control);
+            document.baseline(format!("driver_p99_us_{name}"), seen.p99_us);
+            document.baseline(format!("driver_batch_share_{name}"), seen.batch);
         }
     }
-    document.figure("p99_over_alone_max", worst);
-    document.figure("batch_share_min", least);
-    document.figure("p99_over_alone_control", worst_control);
-    Ok(document)
+    Ok(())
+}
+
+/// The figures of a load; the last two are its controls', too.
+fn names_of(load: &str) -> [String; 3] {
+    [format!("p99_us_{load}"), format!("p99_over_alone_{load}"), format!("batch_share_{load}")]
+}
+
+impl Rows {
+    fn add(&mut self, row: Option<[f64; 3]>) {
+        self.overs.push(row.map(|row| row[0]));
+        self.shares.push(row.map(|row| row[1]));
+        self.controls.push(row.map(|row| row[2]));
+    }
 }
 
 impl Batch {
@@ -150,7 +197,7 @@ impl Batch {
 fn contend(
     context: &Context,
     host: &Host,
-    (us, launches, period_us): (u64, u64, u64),
+    (us, launches, period_us): Service,
     batch: Option<Batch>,
     sla_ns: u64,
     (seconds, seed): (u64, u64),

@@ -27,6 +27,7 @@ pub(crate) mod several;
 pub(crate) mod tenant;
 pub(crate) mod via;
 mod vm;
+mod void;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -275,6 +276,16 @@ fn min_max_ratio(values: &[f64]) -> f64 {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(0.0, f64::max);
     if high > 0.0 { low / high } else { 0.0 }
+}
+
+/// The smallest value.
+fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::MAX, f64::min)
+}
+
+/// The largest value.
+fn most(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::MIN, f64::max)
 }
 
 #[cfg(test)]

@@ -21,12 +21,18 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let window_s = if context.quick { 1_u64 } else { 5 };
     let text = format!("{} phases of {WINDOWS} windows of {window_s} s", PHASES.len());
     let mut document = Document::new("reweight", context.pace.mode(), &text);
-    let errors = change(context, "fair", window_s)?;
-    document.figure("share_error_p50", median(&errors.settled));
-    document.figure("share_error_max", largest(&errors.settled));
-    document.figure("share_error_of_change_max", largest(&errors.changed));
-    let control = change(context, "round_robin", window_s)?;
-    document.control("share_error_p50_round_robin", median(&control.settled));
+    let names = ["share_error_p50", "share_error_max", "share_error_of_change_max"];
+    let errors = change(context, "fair", window_s);
+    if let Some(errors) = document.held(errors, names.map(str::to_owned))? {
+        document.figure(names[0], median(&errors.settled));
+        document.figure(names[1], largest(&errors.settled));
+        document.figure(names[2], largest(&errors.changed));
+    }
+    let name = "share_error_p50_round_robin";
+    let control = change(context, "round_robin", window_s);
+    if let Some(control) = document.held(control, [name.to_owned()])? {
+        document.control(name, median(&control.settled));
+    }
     Ok(document)
 }
 

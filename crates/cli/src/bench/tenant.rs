@@ -14,6 +14,7 @@ use weft_node::admin::{DeviceReport, Stats};
 
 use super::Context;
 use super::via::Remote;
+use super::void::{Voided, until_it_counts};
 use crate::daemon::OwnDaemon;
 use crate::demo::MODEL;
 use crate::output::note;
@@ -24,6 +25,9 @@ pub(super) const LEAD: Duration = Duration::from_millis(1500);
 
 /// The same on a genuine GPU, whose driver makes one context after the other, 0.2 to 0.5 s each.
 const GENUINE_LEAD: Duration = Duration::from_secs(3);
+
+/// The longest line of a program.
+const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Where a program runs.
 #[derive(Debug)]
@@ -91,24 +95,16 @@ impl Host {
         mut prepare: impl FnMut(&Self) -> Result<P>,
         mut run: impl FnMut(&Self, P) -> Result<T>,
     ) -> Result<(T, Kept)> {
-        for again in (0..VOIDED_MAX).rev() {
+        until_it_counts(context, || {
             let host = start()?;
             let prepared = prepare(&host)?;
             let before = host.executions()?;
             let result = run(&host, prepared)?;
-            let kept = host.executions()?.since(before);
-            match kept.judge(context) {
-                Ok(()) => return Ok((result, kept)),
-                Err(why) if again > 0 => {
-                    note(&format!("a run is void and done again: {why}"));
-                }
-                Err(why) => return Err(why.into()),
-            }
-        }
-        bail!("no run was done")
+            Ok((result, host.executions()?.since(before)))
+        })
     }
 
-    /// A daemon with these settings, for [`Self::judged`].
+    /// A daemon with these settings, for [`Self::again`].
     pub(crate) fn node(paced: bool, settings: &[(&str, &str)]) -> Result<Self> {
         Self::node_with(paced.then_some(MODEL), settings)
     }
@@ -118,17 +114,6 @@ impl Host {
         let mut all = vec![("scheduling.share", "vgpu")];
         all.extend_from_slice(settings);
         Ok(Self::Node(OwnDaemon::start(&all, model)?))
-    }
-
-    /// Does something on this daemon and judges its device afterwards.
-    pub(crate) fn judged<T>(
-        &self,
-        context: &Context,
-        run: impl FnOnce(&Self) -> Result<T>,
-    ) -> Result<T> {
-        let result = run(self)?;
-        self.kept()?.judge(context)?;
-        Ok(result)
     }
 
     /// How the paced device of this daemon has kept to its model so far.
@@ -245,21 +230,6 @@ pub(crate) struct Kept {
     pub(super) paced: bool,
 }
 
-/// A run whose figures say more of the machine than of what ran.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "{part:.2} % of the executions {what}, more than {most:.1} %: this machine was too busy for the \
-     paced device; stop other work and run it again"
-)]
-pub(crate) struct Voided {
-    what: &'static str,
-    part: f64,
-    most: f64,
-}
-
-/// Runs of one measurement of which all but the last may be void.
-const VOIDED_MAX: u32 = 6;
-
 impl Kept {
     /// More overruns void a run (design, paced clock).
     const OVERRUNS_MAX: f64 = 0.001;
@@ -269,7 +239,7 @@ impl Kept {
 
     /// Whether what was measured counts; a quick run does, and says so. What counts is remembered
     /// for the document.
-    fn judge(self, context: &Context) -> Result<(), Voided> {
+    pub(super) fn judge(self, context: &Context) -> Result<(), Voided> {
         match self.check() {
             Err(why) if context.quick => note(&format!("quick run: {why}")),
             checked => checked?,
@@ -288,7 +258,8 @@ impl Kept {
         Self { overruns, late, ..self }
     }
 
-    fn check(self) -> Result<(), Voided> {
+    /// Whether it kept to it well enough.
+    pub(super) fn check(self) -> Result<(), Voided> {
         for (what, part, most) in [
             ("overran", self.overruns, Self::OVERRUNS_MAX),
             ("began late", self.late, Self::LATE_MAX),
@@ -399,13 +370,15 @@ impl Tenant {
         writeln!(input, "{line}").with_context(|| format!("tenant {} does not read", self.name))
     }
 
-    /// Its next line, with its end; nothing at the end of all.
+    /// Its next line, with its end; nothing at the end of all. One that is too long comes in
+    /// pieces.
     fn bytes(&mut self) -> Result<Vec<u8>> {
         let output = self.child()?.stdout.as_mut().context("a tenant's output is not read")?;
         let mut line = Vec::new();
         let mut byte = [0];
         // Byte by byte: what comes after the line is for `finish`.
-        while line.last() != Some(&b'\n') && output.read(&mut byte)? == 1 {
+        let goes_on = |line: &[u8]| line.last() != Some(&b'\n') && line.len() < LINE_BYTES_MAX;
+        while goes_on(&line) && output.read(&mut byte)? == 1 {
             line.push(byte[0]);
         }
         Ok(line)

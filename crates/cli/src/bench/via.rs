@@ -1,6 +1,6 @@
 //! Benchmarks of programs that reach their vGPU another way: `--via tls`.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use serde_json::Value;
 use tempfile::TempDir;
+use weft_api::lines;
 use weft_node::admin::{Answer, GrantRequest, Request};
 
 use super::document::Document;
@@ -86,9 +87,7 @@ impl Remote {
         command.arg("--until").arg(std::process::id().to_string());
         let mut endpoint = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         endpoint.stdin.take().context("a pipe")?.write_all(grant.as_bytes())?;
-        let mut line = String::new();
-        BufReader::new(endpoint.stdout.take().context("a pipe")?).read_line(&mut line)?;
-        if line.trim() != "ready" {
+        if lines::first(endpoint.stdout.take().context("a pipe")?)? != "ready" {
             bail!("the endpoint did not start");
         }
         Ok(Self { daemon, folder, endpoint, _late: late })

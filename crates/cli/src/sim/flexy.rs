@@ -4,10 +4,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
+use weft_api::stolen::Processors;
 use weft_sim::Outcome;
 use weft_sim::flexy::{Machine, Paced, Report, compare, evaluate, read};
 
-use super::{FLEXY, SEEDS, code, documents, write};
+use super::{FLEXY, SEEDS, code, documents, made_on, write};
 use crate::args::SimOptions;
 use crate::bench::document::{Document, commit};
 use crate::output::note;
@@ -23,7 +24,9 @@ pub(super) fn sim(options: &SimOptions) -> Result<ExitCode> {
     if let Some(path) = &options.jobs {
         return given(path, options, &mut progress);
     }
+    let began = Processors::now();
     let evaluation = evaluate(options.seed, u64::from(seeds), options.quick, &mut progress);
+    let made_on = made_on(began);
     let all = &evaluation.summary;
     let mut document = Document::new(FLEXY, "simulated", &all.window);
     document.set_quick(options.quick);
@@ -37,7 +40,8 @@ pub(super) fn sim(options: &SimOptions) -> Result<ExitCode> {
         let beside = if options.real.is_some() { " --real DIR" } else { "" };
         let command =
             format!("weft sim {FLEXY} --seed {seed} --seeds {seeds}{quick} --report DIR{beside}");
-        let report = Report { command, commit: commit(), quick: options.quick, evaluation };
+        let quick = options.quick;
+        let report = Report { command, commit: commit(), made_on, quick, evaluation };
         let report = report.beside(&paced);
         let json = format!("{}\n", report.json()?);
         write(directory, &report.html(), &report.markdown(), &json)?;

@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use weft_api::stolen::Processors;
 use weft_sim::gsaas::{self, Inputs, Report, Setup, swf, trace};
 
-use super::{GSAAS, SEEDS, code, document, read, write};
+use super::{GSAAS, SEEDS, code, document, made_on, read, write};
 use crate::args::SimOptions;
 use crate::bench::document::commit;
 use crate::output::note;
@@ -18,7 +19,9 @@ pub(super) fn sim(options: &SimOptions) -> Result<ExitCode> {
     let seeds = options.seeds.unwrap_or(if options.quick { SEEDS_QUICK } else { SEEDS });
     let inputs = inputs(options, &setup)?;
     let mut progress = |what: &str| note(&format!("sim: {what} done"));
+    let began = Processors::now();
     let outcomes = gsaas::run(setup, &inputs, u64::from(seeds), &mut progress);
+    let made_on = made_on(began);
     let summary = gsaas::summary(&outcomes);
     // So that the document names all seeds.
     let options = SimOptions { seeds: Some(seeds), ..options.clone() };
@@ -27,7 +30,7 @@ pub(super) fn sim(options: &SimOptions) -> Result<ExitCode> {
     if let Some(directory) = &options.report {
         let command = command(&options, seeds);
         let seeds = u64::from(seeds);
-        let report = Report { command, commit: commit(), setup, seeds, summary, outcomes };
+        let report = Report { command, commit: commit(), made_on, setup, seeds, summary, outcomes };
         let json = format!("{}\n", serde_json::to_string_pretty(&report.json())?);
         write(directory, &report.html(), &report.markdown(), &json)?;
     }

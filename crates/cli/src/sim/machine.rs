@@ -2,12 +2,13 @@
 //! a node loses of its device at a switch and at a piece of a long kernel, in runs that nobody
 //! judges.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use weft_sim::predict::{Configuration, Figures, Load, Model, Seen, Tenant, simulate};
 use weft_sim::{Calibration, Cost};
 
@@ -57,36 +58,59 @@ fn measured_between<T>(
     Ok((costs, delays.sleep))
 }
 
+/// Says to the samplers that the run is over, also where it panics.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 fn delays_beside<T>(
-    (starts, ends): (Duration, Duration),
+    edges: (Duration, Duration),
     load: impl FnOnce() -> Result<T>,
 ) -> Result<Delays> {
     let (began, is_over) = (Instant::now(), AtomicBool::new(false));
     let is_over = &is_over;
     let sampled = thread::scope(|scope| {
-        let wake = scope.spawn(move || wakes(is_over));
-        let timer = scope.spawn(move || {
+        let over = Over(is_over);
+        let wake = scope.spawn(move || Ok(wakes(is_over)));
+        let timer = scope.spawn(move || -> Result<Vec<Sample>> {
             // Without it this is what the usual slack makes of it: more than is asked for.
-            let _more = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-            sleeps(is_over)
+            rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
+                .context("a thread keeps the usual timer slack")?;
+            Ok(sleeps(is_over))
         });
-        let sleep = scope.spawn(move || sleeps(is_over));
+        let sleep = scope.spawn(move || Ok(sleeps(is_over)));
         let run = load();
-        is_over.store(true, Ordering::Release);
+        drop(over);
         run.map(|_| [wake.join(), timer.join(), sleep.join()])
     })?;
     let ended = Instant::now();
-    let kept = |samples: Vec<Sample>| {
-        let looked_at = |at: Instant| at >= began + starts && at + ends <= ended;
-        let samples = samples.into_iter().filter(|(at, _)| looked_at(*at));
-        #[expect(clippy::cast_possible_truncation, reason = "short times")]
-        let mut ns: Vec<u64> = samples.map(|(_, delay)| delay.as_nanos() as u64).collect();
-        ns.sort_unstable();
-        ns
-    };
-    let sampled = sampled.map(|samples| samples.map(kept).map_err(|_| anyhow!("a sampler failed")));
-    let [wake, timer, sleep] = sampled;
+    let [wake, timer, sleep] = sampled.map(|samples| {
+        let samples = samples.map_err(|_| anyhow!("a sampler failed"))??;
+        looked_at(&samples, edges, (began, ended))
+    });
     Ok(Delays { wake: wake?, timer: timer?, sleep: sleep? })
+}
+
+/// Those of a run's delays that were seen between its edges, in ns, in order.
+fn looked_at(
+    samples: &[Sample],
+    (starts, ends): (Duration, Duration),
+    (began, ended): (Instant, Instant),
+) -> Result<Vec<u64>> {
+    let inside = samples.iter().filter(|(at, _)| *at >= began + starts && *at + ends <= ended);
+    #[expect(clippy::cast_possible_truncation, reason = "short times")]
+    let mut ns: Vec<u64> = inside.map(|(_, delay)| delay.as_nanos() as u64).collect();
+    ensure!(
+        !ns.is_empty(),
+        "a run of {:?} has nothing left without its first {starts:?} and its last {ends:?}",
+        ended - began
+    );
+    ns.sort_unstable();
+    Ok(ns)
 }
 
 /// From waking a sleeping thread to its running, again and again.
@@ -212,6 +236,22 @@ mod tests {
         assert_eq!(costs.submit.ns, Calibration::default().submit.ns);
         assert!(lateness_ns.len() > 1 && lateness_ns.is_sorted(), "{lateness_ns:?}");
         measured(Calibration::default(), || Err::<(), _>(anyhow!("no node"))).unwrap_err();
+    }
+
+    /// Of a run that ends within its edges nothing is known, and what is not known is not 0.
+    #[test]
+    fn a_run_too_short_to_be_looked_at_costs_something_unknown() {
+        let error = measured(Calibration::default(), || Ok(())).unwrap_err();
+        assert!(error.to_string().contains("nothing left"), "{error}");
+    }
+
+    #[test]
+    #[should_panic(expected = "the load's own")]
+    fn a_run_that_panics_ends_the_samplers() {
+        let whole = (Duration::ZERO, Duration::ZERO);
+        let _never = measured_between(whole, Calibration::default(), || -> Result<()> {
+            panic!("the load's own");
+        });
     }
 
     /// A machine that loses more than the simulator makes switches and pieces dearer, and

@@ -13,9 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use weft_api::figures;
+use weft_api::stolen::Processors;
 use weft_sim::experiments::{self, EXPERIMENTS, Experiment, Lab};
 use weft_sim::report::{RealRun, Report};
-use weft_sim::{Calibration, Outcome};
+use weft_sim::{Calibration, MadeOn, Outcome};
 
 use crate::args::SimOptions;
 use crate::bench::document::Document;
@@ -218,6 +220,11 @@ fn report(
         Report { command, commit, seed, seeds, quick, calibration, summary, outcomes, real };
     let json = format!("{}\n", serde_json::to_string_pretty(&report)?);
     write(directory, &report.html(), &report.markdown(), &json)
+}
+
+/// The machine of a report whose run began then.
+fn made_on(began: Processors) -> MadeOn {
+    MadeOn { machine: figures::machine(), stolen: Processors::now().stolen_since(began) }
 }
 
 /// The documents of `weft bench` in a folder, by their files' names.

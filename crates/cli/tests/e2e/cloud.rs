@@ -305,6 +305,38 @@ fn a_vm_runs_an_unmodified_program_on_its_cgpu() {
     assert!(cloud.node().admin().list().unwrap().iter().all(|vgpu| !vgpu.name.contains(&id)));
 }
 
+/// One command launches several VMs that each have their own cGPU, or none where a part would fit.
+#[test]
+fn several_vms_are_launched_by_one_command_or_none() {
+    let cloud = Cloud::start(&[]);
+    let script = cloud.folder.path().join("script");
+    std::fs::write(&script, program("vector_add").display().to_string()).unwrap();
+    let userdata = format!("-userdata={}", script.display());
+    let launch = |count: &str| {
+        let (memory, mode, name) = ("-poolmem=256", "-mode=shared", "-name=job");
+        cloud.gsaas("team", &["-l", "-ncgpus=1", memory, mode, name, count, &userdata])
+    };
+    // The quota is 4 cGPUs.
+    let (code, text) = launch("-count=5");
+    assert!(code == Some(3) && text.contains("would have 5 cGPUs"), "{text}");
+    let list = cloud.gsaas("team", &["-list"]).1;
+    assert!(!list.contains("job-"), "{list}");
+    let (code, text) = launch("-count=3");
+    assert_eq!(code, Some(0), "{text}\n{}", cloud.log());
+    // What is said for people while it takes long comes behind them.
+    let ids: Vec<&str> = text.lines().take(3).collect();
+    for id in &ids {
+        let console = cloud.console(id);
+        assert!(console.contains("PASSED"), "{id}: {console}");
+    }
+    let list = cloud.gsaas("team", &["-list"]).1;
+    for (id, name) in ids.iter().zip(["job-1", "job-2", "job-3"]) {
+        let of_it = list.lines().find(|line| line.starts_with(id)).unwrap_or_default();
+        assert!(of_it.contains(name), "{list}");
+        assert_eq!(cloud.gsaas("team", &["-t", &format!("-id={id}")]).0, Some(0));
+    }
+}
+
 /// The first command of docs/cloud.md: VMs have users of their own, and the node's gateway too.
 #[test]
 fn a_vm_of_the_local_cloud_runs_a_program_as_it_is_installed() {

@@ -622,6 +622,47 @@ fn a_killed_gateway_ends_its_sessions_and_the_next_one_has_its_port() {
     assert_ne!(node.gateway(), Some(gateway));
 }
 
+/// One that is stopped for a while goes on with its sessions; one that stays stopped is told of,
+/// ended, and followed by another one.
+#[test]
+fn a_stopped_gateway_is_noticed_and_ended() {
+    let listen = format!("remote.listen=127.0.0.1:{}", free_port());
+    let node = Node::start(&[&listen, "remote.user=0"]);
+    let (token, address) = grant(&node, &["far", "--uses", "100"]);
+    let start = |rounds: &str| {
+        let mut command = run(&address, &token, &program("relay"), &[rounds]);
+        command.stderr(std::process::Stdio::null());
+        let begun = Conversation::start(command);
+        assert_eq!(begun.line(), "ready");
+        begun
+    };
+    let doctor = || {
+        let mut command = weft();
+        command.arg("--runtime-dir").arg(node.path()).arg("doctor");
+        text_of(&finish(command))
+    };
+    let gateway = node.gateway().expect("a gateway");
+    let signal = |signal| kill_process(Pid::from_raw(gateway.cast_signed()).unwrap(), signal);
+    assert!(doctor().contains("gateway: it lets programs of other hosts in"), "{}", doctor());
+    let mut goes_on = start("400");
+    signal(Signal::STOP).unwrap();
+    eventually("the gateway to be missed", || doctor().contains("it has not answered for"));
+    signal(Signal::CONT).unwrap();
+    assert_eq!(goes_on.line(), "relay: PASSED");
+    assert!(goes_on.wait().success());
+    assert!(node.gateway() == Some(gateway) && !node.log().contains("it is ended"));
+    let mut ends = start("1000000");
+    signal(Signal::STOP).unwrap();
+    eventually("the gateway to be ended", || node.log().contains("has not answered for 15 s"));
+    assert_eq!(ends.wait().code(), Some(2), "a CUDA error");
+    node.wait_until_empty();
+    eventually("the next gateway to let a program in", || {
+        text_of(&finish(run(&address, &token, &program("vector_add"), &[]))).contains("PASSED")
+    });
+    assert_ne!(node.gateway(), Some(gateway));
+    assert!(doctor().contains("started: 1, for want of an answer: 1"), "{}", doctor());
+}
+
 /// Two nodes whose gateways are to listen at one address: the second one's log says what is wrong,
 /// `weft token` does, and the first one's sessions go on.
 #[test]

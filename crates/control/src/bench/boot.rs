@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use weft_api::lines;
 use weft_api::node::Client;
 
 use super::{Outside, Plane, median};
@@ -36,6 +37,9 @@ const BOOT_LIMIT: Duration = Duration::from_secs(120);
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// What is looked at of a console's line.
+const LINE_BYTES_MAX: usize = 4096;
 
 /// How often the request's client looks whether its VM is ready.
 const LOOK: Duration = Duration::from_millis(2);
@@ -240,8 +244,9 @@ impl Machines {
         let mut child = command.spawn()?;
         let (output, booted) = (child.stdout.take(), Arc::clone(&booted_ms));
         let console = thread::Builder::new().name("console".to_owned()).spawn(move || {
-            for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()) {
-                if line.is_ok_and(|line| line.contains(machine::BOOTED)) {
+            let Some(output) = output else { return };
+            for line in lines::all(BufReader::new(output), LINE_BYTES_MAX).map_while(Result::ok) {
+                if String::from_utf8_lossy(&line).contains(machine::BOOTED) {
                     let _ = booted.set(begun.elapsed().as_secs_f64() * 1e3);
                     changed();
                 }

@@ -21,8 +21,8 @@ const OF_PAPER: [(u32, f64); 2] = [(50, 0.2), (75, 12.0)];
 /// The boot of one VM by its cGPUs, the VM's own part and what is beside it; and the boots of many.
 #[must_use]
 pub fn drawing(plan: &Plan, found: &Figures) -> String {
-    let value = |name: String| found.figure(&name);
-    let columns = plan.cgpus.len().max(plan.vms.len()).max(4);
+    let (boots, many) = (boots(plan, found), many(plan, found));
+    let columns = boots.len().max(many.len()).max(4);
     let width = (1..=columns).fold(120.0, |width, _| width + STEP);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"660\" \
@@ -33,9 +33,30 @@ pub fn drawing(plan: &Plan, found: &Figures) -> String {
         escaped(&found.mode),
         found.commit
     );
-    let boots = plan.cgpus.iter().map(|cgpus| {
-        let boot = value(format!("boot_ms_{cgpus}"));
-        let ends = value(format!("deploy_ms_{cgpus}")).zip(boot);
+    bars(&mut svg, 0.0, &boots);
+    svg.push_str(
+        "<text x=\"10\" y=\"326\">Boots of many VMs with one cGPU each, ms: median (green), \
+         longest (red); black: the median without cGPUs</text>\n",
+    );
+    bars(&mut svg, 320.0, &many);
+    svg.push_str(
+        "<text x=\"10\" y=\"640\">The paper has 15 to 90 VMs, 10 s apart on three hosts: an \
+         \u{201c}almost negligible increment\u{201d}.</text>\n</svg>\n",
+    );
+    svg
+}
+
+/// One VM by its cGPUs; first the one without, if somebody has measured it.
+fn boots(plan: &Plan, found: &Figures) -> Vec<Bar> {
+    let without = found.baselines.get("boot_ms_0").map(|boot| Bar {
+        name: "0 cGPUs".to_owned(),
+        ends: Some((*boot, *boot)),
+        mark: None,
+        words: [String::new(), String::new()],
+    });
+    let with = plan.cgpus.iter().map(|cgpus| {
+        let boot = found.figure(&format!("boot_ms_{cgpus}"));
+        let ends = found.figure(&format!("deploy_ms_{cgpus}")).zip(boot);
         let ends = ends.map(|(deploy, boot)| (deploy.min(boot), boot));
         let over = found.figure(&format!("overhead_{cgpus}"));
         let paper = OF_PAPER.iter().find(|(of, _)| of == cgpus);
@@ -49,24 +70,24 @@ pub fn drawing(plan: &Plan, found: &Figures) -> String {
             ],
         }
     });
-    bars(&mut svg, 0.0, &boots.collect::<Vec<_>>());
-    svg.push_str(
-        "<text x=\"10\" y=\"326\">Boots of many VMs with one cGPU each, ms: median (green), \
-         longest (red)</text>\n",
-    );
-    let many = plan.vms.iter().map(|vms| Bar {
-        name: format!("{vms} VMs"),
-        ends: value(format!("boot_ms_median_of_{vms}_vms"))
-            .zip(value(format!("boot_ms_longest_of_{vms}_vms"))),
-        mark: None,
-        words: [String::new(), String::new()],
-    });
-    bars(&mut svg, 320.0, &many.collect::<Vec<_>>());
-    svg.push_str(
-        "<text x=\"10\" y=\"640\">The paper has 15 to 90 VMs, 10 s apart on three hosts: an \
-         \u{201c}almost negligible increment\u{201d}.</text>\n</svg>\n",
-    );
-    svg
+    without.into_iter().chain(with).collect()
+}
+
+/// Several VMs with one cGPU each, beside as many without.
+fn many(plan: &Plan, found: &Figures) -> Vec<Bar> {
+    let of_number = |vms: &usize| {
+        let median = format!("boot_ms_median_of_{vms}_vms");
+        let longest = found.figure(&format!("boot_ms_longest_of_{vms}_vms"));
+        let without = found.baselines.get(&median).copied();
+        let words = without.map_or_else(String::new, |ms| format!("without {ms:.0}"));
+        Bar {
+            name: format!("{vms} VMs"),
+            ends: found.figure(&median).zip(longest),
+            mark: without,
+            words: [words, String::new()],
+        }
+    };
+    plan.vms.iter().map(of_number).collect()
 }
 
 /// Two values on one place, and what is written below.
@@ -74,7 +95,7 @@ struct Bar {
     name: String,
     /// Nothing is drawn of what was not measured: a bar of no height would say that it took none.
     ends: Option<(f64, f64)>,
-    /// The paper's value, if it has one.
+    /// The paper's value, or that of VMs without cGPUs, if there is one.
     mark: Option<f64>,
     words: [String; 2],
 }
@@ -163,6 +184,38 @@ mod tests {
         // The paper's 5,600 ms are the highest there is.
         assert!(svg.contains("y1=\"60.0\" y2=\"60.0\""), "{svg}");
         assert_eq!(svg.matches("not measured").count(), 1, "of one cGPU: {svg}");
+    }
+
+    #[test]
+    fn vms_without_cgpus_stand_beside_those_with_them() {
+        let plan = Plan {
+            cgpus: vec![1],
+            vms: vec![15, 30],
+            pace: Duration::ZERO,
+            memory_mib: 100,
+            repeats: 1,
+        };
+        let figures = [
+            ("boot_ms_1", 5_000.0),
+            ("deploy_ms_1", 4_990.0),
+            ("boot_ms_median_of_15_vms", 6_000.0),
+            ("boot_ms_longest_of_15_vms", 8_000.0),
+            ("boot_ms_median_of_30_vms", 6_000.0),
+            ("boot_ms_longest_of_30_vms", 8_000.0),
+        ];
+        let figures = figures.map(|(name, value)| (name.to_owned(), value)).into();
+        let mut found = Figures::new("deployment", String::new(), String::new(), figures);
+        let alone = drawing(&plan, &found);
+        assert!(!alone.contains("0 cGPUs") && !alone.contains("<line"), "{alone}");
+        let baselines = [("boot_ms_0", 4_900.0), ("boot_ms_median_of_15_vms", 4_000.0)];
+        found.baselines = baselines.map(|(name, value)| (name.to_owned(), value)).into();
+        let svg = drawing(&plan, &found);
+        for words in [">0 cGPUs<", "4900; 4900", "without 4000"] {
+            assert!(svg.contains(words), "{words}: {svg}");
+        }
+        // Half as high as the longest, and of 15 VMs alone.
+        assert!(svg.contains("y1=\"480.0\" y2=\"480.0\""), "{svg}");
+        assert_eq!(svg.matches("<line").count(), 1, "{svg}");
     }
 
     #[test]

@@ -2,18 +2,22 @@
 //! of a control plane that runs: whatever makes its VMs.
 //!
 //! The paper's boot time is `check + create + activate + max(deploy, select + configure)`. Here the
-//! *deploy* part lasts from when the VM is asked for until it is seen to run, with what is done
+//! *check* lasts until the control plane has accepted the request, GPUs chosen and reserved;
+//! *create* is the asking for the VM, *port* the wait until its port is there. The *deploy* part
+//! lasts from when the VM is asked for until it is seen to run, with both of these and what is done
 //! meanwhile in it; the *manage* part is what all steps but the VM's own take, and the *boot* time
 //! what somebody with a clock outside sees, polling included.
 
 mod drawing;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use weft_api::figures::Figures;
+use weft_api::files;
 use weft_api::stolen::Processors;
 use weft_api::v1::{Client, ClientError, Event, EventKind, InstanceState, Kind};
 
@@ -31,6 +35,9 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// A VM that takes less is none of a hypervisor's.
 const DEPLOY_MS_MIN: f64 = 1_000.0;
+
+/// Bytes of somebody else's figures: some names with numbers.
+const BASELINES_BYTES_MAX: usize = 1 << 20;
 
 /// The steps in which only the VM is waited for.
 const OF_VM: [&str; 3] = ["create", "port", "active"];
@@ -54,8 +61,23 @@ pub struct Plan {
 #[derive(Debug, Clone, Copy)]
 struct Boot {
     boot: f64,
+    check: f64,
+    create: f64,
+    port: f64,
     deploy: f64,
     manage: f64,
+}
+
+/// Figures of VMs without cGPUs, which somebody else has measured: JSON of names and milliseconds,
+/// `boot_ms_0` of one, and of several by the names that those with cGPUs have.
+///
+/// # Errors
+/// If the file cannot be read or has something else.
+pub fn baselines(path: &Path) -> Result<BTreeMap<String, f64>> {
+    let shown = path.display();
+    let bytes = files::read(path, BASELINES_BYTES_MAX);
+    let bytes = bytes.with_context(|| format!("cannot read {shown}"))?;
+    serde_json::from_slice(&bytes).with_context(|| format!("there are no figures in {shown}"))
 }
 
 /// Measures; every VM is removed again.
@@ -63,7 +85,7 @@ struct Boot {
 /// # Errors
 /// When the control plane refuses, or a VM fails.
 pub fn run(client: &Client, plan: &Plan, mode: String) -> Result<Figures> {
-    let (before, mut figures) = (Processors::now(), BTreeMap::new());
+    let (before, mut figures) = (Processors::now(), BTreeMap::<String, f64>::new());
     // The first one fills caches.
     boot_one(client, 1, plan.memory_mib)?;
     for cgpus in &plan.cgpus {
@@ -71,10 +93,16 @@ pub fn run(client: &Client, plan: &Plan, mode: String) -> Result<Figures> {
             .map(|_| boot_one(client, *cgpus, plan.memory_mib))
             .collect::<Result<_>>()?;
         let part = |part: fn(&Boot) -> f64| median(boots.iter().map(part).collect());
-        let (deploy, manage) = (part(|boot| boot.deploy), part(|boot| boot.manage));
-        figures.insert(format!("boot_ms_{cgpus}"), part(|boot| boot.boot));
-        figures.insert(format!("deploy_ms_{cgpus}"), deploy);
-        figures.insert(format!("manage_ms_{cgpus}"), manage);
+        let deploy = part(|boot| boot.deploy);
+        let parts = [
+            ("boot", part(|boot| boot.boot)),
+            ("check", part(|boot| boot.check)),
+            ("create", part(|boot| boot.create)),
+            ("port", part(|boot| boot.port)),
+            ("deploy", deploy),
+            ("manage", part(|boot| boot.manage)),
+        ];
+        figures.extend(parts.map(|(name, ms)| (format!("{name}_ms_{cgpus}"), ms)));
         let overhead = part(|boot| (boot.boot - boot.deploy) / boot.deploy.max(f64::MIN_POSITIVE));
         // Over a process, which starts in milliseconds, it would say nothing.
         if deploy >= DEPLOY_MS_MIN {
@@ -99,6 +127,7 @@ pub fn run(client: &Client, plan: &Plan, mode: String) -> Result<Figures> {
 fn boot_one(client: &Client, cgpus: u32, memory_mib: u64) -> Result<Boot> {
     let begun = Instant::now();
     let instance = client.create_instance(None, &wanted(cgpus, memory_mib))?;
+    let check = begun.elapsed().as_secs_f64() * 1e3;
     wait_ready(client, &instance.id, PAUSE)?;
     let boot = begun.elapsed().as_secs_f64() * 1e3;
     let operation = client.operation(&instance.operation)?;
@@ -107,19 +136,22 @@ fn boot_one(client: &Client, cgpus: u32, memory_mib: u64) -> Result<Boot> {
         let done = |event: &&Event| event.kind == EventKind::Done && is_meant(&event.step);
         operation.events.iter().filter(done).map(|event| in_ms(event.took_us)).sum()
     };
-    let deploy = deploy_ms(&operation.events).context("the VM was neither asked for nor ran")?;
-    Ok(Boot { boot, deploy, manage: took(&|step| !OF_VM.contains(&step)) })
+    let [asked, port, active] = OF_VM;
+    let until = |step| until_ms(&operation.events, asked, step);
+    let (create, port) = (took(&|step| step == asked), until(port));
+    let (port, deploy) = port.zip(until(active)).context("the VM was neither asked for nor ran")?;
+    let manage = took(&|step| !OF_VM.contains(&step));
+    Ok(Boot { boot, check, create, port, deploy: create + deploy, manage })
 }
 
-/// From when the VM is asked for until it is seen to run. What a step took is its last attempt
-/// alone: the wait for the VM lies between two events.
-fn deploy_ms(events: &[Event]) -> Option<f64> {
+/// From when a step was done until another one was. What a step took is its last attempt alone: the
+/// wait for a VM lies between two events.
+fn until_ms(events: &[Event], first: &str, last: &str) -> Option<f64> {
     let done = |step: &str| {
         events.iter().find(|event| event.kind == EventKind::Done && event.step == step)
     };
-    let (asked, active) = (done(OF_VM[0])?, done(OF_VM[2])?);
-    let span = active.at_ms.saturating_sub(asked.at_ms).saturating_mul(1_000);
-    Some(in_ms(span.saturating_add(asked.took_us)))
+    let (first, last) = (done(first)?, done(last)?);
+    Some(in_ms(last.at_ms.saturating_sub(first.at_ms).saturating_mul(1_000)))
 }
 
 /// The median and the longest boot of so many VMs that are asked for one after the other.
@@ -212,10 +244,32 @@ mod tests {
         let events = [
             event("sign", EventKind::Done, 1_000, 9_000),
             event("create", EventKind::Done, 1_010, 2_500),
+            event("port", EventKind::Retry, 1_050, 0),
+            event("port", EventKind::Done, 1_100, 30_000),
             event("rules", EventKind::Done, 1_300, 200_000),
             event("active", EventKind::Done, 5_010, 20),
         ];
-        assert_eq!(deploy_ms(&events), Some(4_002.5));
-        assert_eq!(deploy_ms(&events[..3]), None);
+        assert_eq!(until_ms(&events, "create", "active"), Some(4_000.0));
+        assert_eq!(until_ms(&events, "create", "port"), Some(90.0));
+        assert_eq!(until_ms(&events[..5], "create", "active"), None);
+    }
+
+    #[test]
+    fn what_somebody_else_measured_is_names_and_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("plain.json");
+        for (text, found) in [
+            (r#"{"boot_ms_0": 2500, "boot_ms_median_of_15_vms": 2600.5}"#, Some(2_600.5)),
+            (r#"{"boot_ms_0": "fast"}"#, None),
+            ("[1]", None),
+            ("", None),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let read = baselines(&path).ok();
+            let median = read.and_then(|read| read.get("boot_ms_median_of_15_vms").copied());
+            assert_eq!(median, found, "{text}");
+        }
+        let endless = baselines(Path::new("/dev/zero")).unwrap_err();
+        assert!(format!("{endless:#}").contains("more than 1048576 bytes"), "{endless:#}");
     }
 }

@@ -1,8 +1,9 @@
 //! Instances, their cGPUs and operations.
 
 use weft_api::v1::{
-    Cgpu, CgpuState, Event, EventKind, Instance, InstanceState, Kind, Locality, Mode, NewInstance,
-    Operation, Problem, SLA_US, USER_DATA_BYTES_MAX, WEIGHTS, check_key,
+    BATCH_MAX, Batch, Cgpu, CgpuState, Event, EventKind, Instance, InstanceState, Kind, Locality,
+    Mode, NewBatch, NewInstance, Operation, Problem, SLA_US, USER_DATA_BYTES_MAX, WEIGHTS,
+    check_key,
 };
 use weft_sched::placement::{AMOUNT_MAX, CGPUS_MAX};
 
@@ -14,11 +15,12 @@ use crate::execute::{self, DRAINED};
 use crate::plan::Step;
 use crate::provision::{Delivery, Failure, UNSHARED};
 use crate::random;
-use crate::store::shared::{charged, demand};
+use crate::store::shared::{charged, demand, ensure_launches};
 use crate::store::{
     CgpuRow, InstanceRow, Key, Part, REMOVED, Reservation, Spec, TERMINATED, Wanted,
 };
 use crate::sweep::{VGPU_GONE, VM_GONE};
+use crate::words::counted;
 
 /// Clients are told of the same number.
 const _: () = assert!(CGPUS_MAX == weft_api::v1::CGPUS_MAX);
@@ -39,9 +41,13 @@ impl Service {
     }
 
     pub(super) fn instance_show(&self, actor: &Actor, ask: &Ask) -> Answer {
+        json(&self.seen(actor, ask)?)
+    }
+
+    fn seen(&self, actor: &Actor, ask: &Ask) -> Result<Instance, Problem> {
         let row = self.find(actor, ask)?;
         let ending = self.ending(actor, &row)?;
-        json(&Instance { ending, ..shown(actor, row) })
+        Ok(Instance { ending, ..shown(actor, row) })
     }
 
     /// What a removal waits for, if somebody did not answer at a step that is not done since, and
@@ -61,68 +67,108 @@ impl Service {
 
     pub(super) fn instance_create(&self, actor: &Actor, ask: &Ask) -> Answer {
         let asked: NewInstance = parse(ask)?;
-        let project = project(actor, &asked)?;
-        let spec = spec(&asked)?;
+        let made = self.launch(actor, ask, &asked, &[asked.name.clone()])?;
+        json(made.first().ok_or_else(|| Problem::new(Kind::Internal, "nothing was made"))?)
+    }
+
+    pub(super) fn batch_create(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let NewBatch { count, instance } = parse(ask)?;
+        if !(1..=BATCH_MAX).contains(&count) {
+            let words = format!("a batch of {count}: a batch has 1 to {BATCH_MAX} instances");
+            return Err(Problem::new(Kind::Invalid, words));
+        }
+        if u64::from(count) * u64::from(instance.cgpus) > u64::from(CGPUS_MAX) {
+            let each = counted(instance.cgpus, "cGPU");
+            let words =
+                format!("{count} instances with {each}: a batch has up to {CGPUS_MAX} in all");
+            return Err(Problem::new(Kind::Invalid, words).hint("ask for several batches"));
+        }
+        let numbered = |number| instance.name.as_ref().map(|name| format!("{name}-{number}"));
+        let names: Vec<Option<String>> = (1..=count).map(numbered).collect();
+        json(&Batch { instances: self.launch(actor, ask, &instance, &names)? })
+    }
+
+    /// Makes instances that are equal but for their names, all of them or none; one without a name
+    /// has its id.
+    fn launch(
+        &self,
+        actor: &Actor,
+        ask: &Ask,
+        asked: &NewInstance,
+        names: &[Option<String>],
+    ) -> Result<Vec<Instance>, Problem> {
+        let project = project(actor, asked)?;
+        let spec = spec(asked)?;
+        names.iter().flatten().try_for_each(|name| named(name))?;
         let key = ask.key.as_ref().map(|key| self::key(actor, key, ask)).transpose()?;
         // A request that was carried out before takes nothing, whether there is room now or not.
-        if let Some(key) = &key
-            && let Some(instance) = self.store().repeated(key, clock::now_ms()).map_err(broken)?
-        {
-            return self.again(actor, &instance);
+        if let Some(key) = &key {
+            let before = self.store().repeated(key, clock::now_ms()).map_err(broken)?;
+            if !before.is_empty() {
+                return self.again(actor, &before);
+            }
         }
-        self.check_quota(&project, &spec)?;
+        self.check_quota(&project, &spec, names.len() as u64)?;
         self.ensure_led()?;
         self.world().provisioner.fits(&execute::outline(&spec)).map_err(|failure| {
             Problem::new(Kind::Invalid, failure.words)
                 .hint("shorten the script, or have it fetch what it runs; or ask for fewer cGPUs")
         })?;
-        let internal = |error: std::io::Error| Problem::new(Kind::Internal, error.to_string());
-        // Whose it is stands in its vGPUs' names.
-        let id = self.store().instance_prefix() + &random::hex(5).map_err(internal)?;
-        let name = asked.name.clone().unwrap_or_else(|| id.clone());
-        named(&name)?;
-        let reservation = Reservation {
-            operation: format!("op-{id}"),
-            taken: Vec::new(),
-            audit: actor.did(&id),
-            id,
-            name,
-            project,
-            spec,
-            key,
+        let reservation = |name: &Option<String>| -> Result<Reservation, Problem> {
+            let internal = |error: std::io::Error| Problem::new(Kind::Internal, error.to_string());
+            // Whose it is stands in its vGPUs' names.
+            let id = self.store().instance_prefix() + &random::hex(5).map_err(internal)?;
+            Ok(Reservation {
+                operation: format!("op-{id}"),
+                taken: Vec::new(),
+                launches_per_day: self.launches_per_day,
+                audit: actor.did(&id),
+                name: name.clone().unwrap_or_else(|| id.clone()),
+                id,
+                project: project.clone(),
+                spec: spec.clone(),
+                key: key.clone(),
+            })
         };
-        match self.world().allocator.reserve(&reservation) {
-            Ok(row) => {
-                self.engine.kick(&row.id);
-                json(&shown(actor, row))
+        let wanted: Vec<Reservation> = names.iter().map(reservation).collect::<Result<_, _>>()?;
+        match self.world().allocator.reserve_all(&wanted) {
+            Ok(rows) => {
+                rows.iter().for_each(|row| self.engine.kick(&row.id));
+                Ok(rows.into_iter().map(|row| shown(actor, row)).collect())
             }
             // Two of the same at once.
-            Err(problem) if problem.kind == Kind::Conflict && reservation.key.is_some() => {
-                let key = reservation.key.as_ref();
+            Err(problem) if problem.kind == Kind::Conflict && key.is_some() => {
                 let now_ms = clock::now_ms();
-                match key.and_then(|key| self.store().repeated(key, now_ms).ok().flatten()) {
-                    Some(instance) => self.again(actor, &instance),
-                    None => Err(problem),
+                let before = key.as_ref().and_then(|key| self.store().repeated(key, now_ms).ok());
+                match before.as_deref() {
+                    Some(before @ [_, ..]) => self.again(actor, before),
+                    Some([]) | None => Err(problem),
                 }
             }
             Err(problem) => Err(problem),
         }
     }
 
-    fn again(&self, actor: &Actor, instance: &str) -> Answer {
-        // Whoever was told that the store is away may have been heard all the same.
-        self.engine.remind(instance);
-        let target = instance.to_owned();
-        self.instance_show(actor, &Ask { target, ..Ask::default() })
+    /// What has become of the instances of a request that was carried out before.
+    fn again(&self, actor: &Actor, instances: &[String]) -> Result<Vec<Instance>, Problem> {
+        let now = |instance: &String| {
+            // Whoever was told that the store is away may have been heard all the same.
+            self.engine.remind(instance);
+            self.seen(actor, &Ask { target: instance.clone(), ..Ask::default() })
+        };
+        instances.iter().map(now).collect()
     }
 
     /// Before anything is decided: the store checks again when it reserves.
-    fn check_quota(&self, project: &str, spec: &Spec) -> Result<(), Problem> {
+    fn check_quota(&self, project: &str, spec: &Spec, instances: u64) -> Result<(), Problem> {
         let found = self.store().project(project).map_err(broken)?;
         let (quota, used) = found.ok_or_else(|| missing("project", project))?;
-        let count = u64::from(spec.cgpus);
+        let count = u64::from(spec.cgpus) * instances;
         let more = demand(spec, count, spec.memory_mib * count);
-        charged(project, &quota, &used, &more).map(drop).map_err(broken)
+        charged(project, &quota, &used, &more).map_err(broken)?;
+        let Some(most) = self.launches_per_day else { return Ok(()) };
+        let made = self.store().launches(project, clock::now_ms()).map_err(broken)?;
+        ensure_launches(project, made, instances, most).map_err(broken)
     }
 
     pub(super) fn instance_delete(&self, actor: &Actor, ask: &Ask) -> Answer {

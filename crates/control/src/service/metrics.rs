@@ -13,6 +13,7 @@ impl Service {
         let unreachable = self.world().allocator.unreachable().len() as u64;
         let silent = self.world().allocator.without_gateway() as u64;
         let leads = u64::from(self.store().leading() == Leading::Here);
+        let asked = self.places.taken() as u64;
         let mut text = String::new();
         for (name, help, value) in [
             ("weft_cloud_leads", "whether this replica makes changes", leads),
@@ -20,6 +21,7 @@ impl Service {
             ("weft_cloud_instances_unsettled", "instances being made or removed", unsettled),
             ("weft_cloud_cgpus", "cGPUs that somebody has", cgpus),
             ("weft_cloud_gpus", "GPUs", gpus),
+            ("weft_cloud_requests", "requests that are being answered", asked),
             ("weft_cloud_nodes_unreachable", "nodes that do not answer", unreachable),
             (
                 "weft_cloud_nodes_without_gateway",

@@ -23,6 +23,7 @@ use crate::clock;
 use crate::engine::Engine;
 use crate::execute::World;
 use crate::identity::Identity;
+use crate::places::{AT_ONCE_MAX, Places};
 use crate::random;
 use crate::refusals::{Refusals, Source};
 use crate::store::{Audit, Leading, Part, Store, StoreError, TokenRow};
@@ -78,6 +79,8 @@ pub struct Service {
     identity: Option<Arc<dyn Identity>>,
     is_over_tls: bool,
     refusals: Arc<Mutex<Refusals>>,
+    places: Arc<Places>,
+    launches_per_day: Option<u32>,
 }
 
 type Answer = Result<Reply, Problem>;
@@ -88,7 +91,8 @@ impl Service {
     pub fn new(engine: Arc<Engine>) -> Self {
         let document = v1::document().into();
         let (identity, is_over_tls, refusals) = (None, false, Arc::default());
-        Self { engine, document, identity, is_over_tls, refusals }
+        let (places, launches_per_day) = (Arc::new(Places::new(AT_ONCE_MAX)), None);
+        Self { engine, document, identity, is_over_tls, refusals, places, launches_per_day }
     }
 
     /// That knows the tokens of somebody else too.
@@ -101,6 +105,24 @@ impl Service {
     #[must_use]
     pub fn over_tls(self, is_over_tls: bool) -> Self {
         Self { is_over_tls, ..self }
+    }
+
+    /// That answers so many requests at once.
+    #[must_use]
+    pub fn with_places(self, at_once: usize) -> Self {
+        Self { places: Arc::new(Places::new(at_once)), ..self }
+    }
+
+    /// That lets each project make so many instances in a day (UTC), or any number.
+    #[must_use]
+    pub fn with_launches(self, launches_per_day: Option<u32>) -> Self {
+        Self { launches_per_day, ..self }
+    }
+
+    /// Requests that are answered at once.
+    #[must_use]
+    pub fn at_once(&self) -> usize {
+        self.places.most()
     }
 
     pub(crate) fn is_over_tls(&self) -> bool {
@@ -122,6 +144,7 @@ impl Service {
     pub fn call(&self, call: Call, ask: &Ask) -> Answer {
         let Some(least) = call.role() else { return self.open(call) };
         let actor = Actor { token: self.bearer(call, ask)?, call };
+        let _place = self.places.take(actor.token.project.as_deref())?;
         if call.method() != Method::Get
             && let Leading::Elsewhere(leader) = self.store().leading()
         {
@@ -242,6 +265,7 @@ impl Service {
             Call::CgpuList => self.cgpu_list(actor, ask),
             Call::InstanceList => self.instance_list(actor, ask),
             Call::InstanceCreate => self.instance_create(actor, ask),
+            Call::BatchCreate => self.batch_create(actor, ask),
             Call::InstanceShow => self.instance_show(actor, ask),
             Call::InstanceCgpus => self.instance_cgpus(actor, ask),
             Call::InstanceAttachment => self.instance_attachment(actor, ask),

@@ -49,6 +49,7 @@ impl Service {
         let call = Call::CgpuList;
         let actor = Actor { token: self.bearer(call, &ask)?, call };
         actor.may(Role::Reader)?;
+        let _place = self.places.take(actor.token.project.as_deref())?;
         let all = Ask { limit: Some(PAGE_MAX), ..ask };
         let is_admin = actor.administrates();
         let gpus = is_admin.then(|| items(self.gpu_list(&all))).transpose()?;

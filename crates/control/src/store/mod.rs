@@ -49,9 +49,9 @@ pub enum StoreError {
     /// The key was used for another request.
     #[error("the idempotency key was used for another request")]
     KeyReused,
-    /// The same request was carried out before; this is the instance.
-    #[error("the request was carried out before, for instance {0}")]
-    Repeated(String),
+    /// The same request was carried out before; these are its instances.
+    #[error("the request was carried out before, for instance {}", .0.join(", "))]
+    Repeated(Vec<String>),
     /// Another replica of the control plane leads, here if that is known: only that one writes.
     #[error("{}", not_leader(.0.as_deref()))]
     NotLeader(Option<String>),
@@ -238,8 +238,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Takes GPUs for an instance, if nothing changed since that was decided and the quota allows.
     fn reserve(&self, reservation: Reservation) -> Ticket<InstanceRow>;
-    /// The instance of a request that was carried out under this key, less than a day before.
-    fn repeated(&self, key: &Key, now_ms: u64) -> Result<Option<String>, StoreError>;
+    /// The same for several of one request, which have one project and one key: for all of them or
+    /// for none. What was decided for each rests on what was there before the first.
+    fn reserve_all(&self, wanted: Vec<Reservation>) -> Ticket<Vec<InstanceRow>>;
+    /// How many instances a project has made on the day (UTC) of then, as far as they are counted.
+    fn launches(&self, project: &str, now_ms: u64) -> Result<u64, StoreError>;
+    /// The instances of a request that was carried out under this key, less than a day before, in
+    /// order; none if there was no such request.
+    fn repeated(&self, key: &Key, now_ms: u64) -> Result<Vec<String>, StoreError>;
     /// An instance.
     fn instance(&self, id: &str) -> Result<Option<InstanceRow>, StoreError>;
     /// Instances that somebody may see, in order of creation.
@@ -277,8 +283,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Counts anew what projects have. For whoever begins to write: a replica of an earlier
     /// version may have written before.
     fn recount(&self) -> Result<(), StoreError>;
-    /// A failed instance is not shown any longer.
+    /// A failed instance is not shown any longer. Repeated, it does nothing.
     fn hide(&self, instance: &str, audit: &Audit) -> Result<(), StoreError>;
+    /// Forgets instances that ended before then, with their cGPUs, operations and events: those
+    /// that ended first, and so many at most. How many they were.
+    fn forget(&self, before_ms: u64, most: u32) -> Result<u64, StoreError>;
     /// An operation and its events.
     fn operation(&self, id: &str) -> Result<Option<(OperationRow, Vec<Event>)>, StoreError>;
 

@@ -360,8 +360,11 @@ pub struct Reservation {
     pub operation: String,
     /// A cGPU each, by ordinal.
     pub taken: Vec<Taken>,
-    /// The key, if there is one.
+    /// The key, if there is one: of the request, and so of all that are reserved together.
     pub key: Option<Key>,
+    /// How many instances its project may make in a day (UTC), this one among them; any number if
+    /// that is not bounded.
+    pub launches_per_day: Option<u32>,
     /// Who asked.
     pub audit: Audit,
 }

@@ -11,8 +11,15 @@ use super::{Part, Spec, StoreError, Taken};
 /// The events of an operation that are shown.
 pub(super) const EVENTS_MAX: u32 = 1_000;
 
+/// Of an operation that is tried again without end so many retries are kept, the last ones: all of
+/// its other events are shown beside them.
+pub(super) const RETRIES_MAX: u32 = 500;
+
+/// A day, by which launches are counted.
+pub(super) const DAY_MS: u64 = 24 * 3_600_000;
+
 /// For how long a request may be repeated.
-pub(super) const KEY_LIFE_MS: u64 = 24 * 3_600_000;
+pub(super) const KEY_LIFE_MS: u64 = DAY_MS;
 
 /// Slots go round after so many instances; those of live ones are passed over.
 pub(super) const SLOTS: u64 = 1 << 20;
@@ -93,6 +100,22 @@ pub(crate) fn charged(
     }
 }
 
+/// Refuses, in words, so many more instances of a project that has made so many on a day.
+pub(crate) fn ensure_launches(
+    project: &str,
+    made: u64,
+    more: u64,
+    most: u32,
+) -> Result<(), StoreError> {
+    if made.saturating_add(more) <= u64::from(most) {
+        return Ok(());
+    }
+    Err(StoreError::Quota(format!(
+        "project {project} has made {made} instances today (UTC), and a project makes no more than \
+         {most} in a day"
+    )))
+}
+
 /// What a project has without so much.
 pub(super) fn without(used: &Quota, less: &Quota) -> Quota {
     Quota {
@@ -115,7 +138,7 @@ pub(super) struct Sum {
 }
 
 /// What is taken, by GPU.
-pub(super) fn by_gpu(taken: &[Taken]) -> BTreeMap<u32, Sum> {
+pub(super) fn by_gpu<'a>(taken: impl IntoIterator<Item = &'a Taken>) -> BTreeMap<u32, Sum> {
     let mut of_gpu: BTreeMap<u32, Sum> = BTreeMap::new();
     for one in taken {
         let is_exclusive = one.mode == Mode::Exclusive;

@@ -124,7 +124,7 @@ impl Web {
         token: String,
         from: Option<IpAddr>,
     ) -> Option<Result<Overview, Problem>> {
-        let place = Arc::clone(&self.room).try_acquire_owned().ok()?;
+        let place = http::place(Arc::clone(&self.room)).await?;
         let service = Arc::clone(&self.service);
         let looking = move || {
             let _place = place;

@@ -56,6 +56,8 @@ fn a_deployment_that_cannot_be_measured_is_refused() {
     with(&["--vms", "70000"], 2, "70000 is not in 1..");
     with(&["--memory-mib", "0"], 2, "0 is not in 1..");
     with(&["--repeats", "0"], 2, "0 is not in 1..");
+    with(&["--baselines", &missing], 1, "cannot read");
+    with(&["--baselines", &token], 1, "there are no figures");
     with(&["--url", "ftp://127.0.0.1"], 1, "ftp://127.0.0.1");
     // Nobody listens at the port that asks for a free one.
     with(&["--url", "http://127.0.0.1:1"], 1, "127.0.0.1:1");
@@ -70,6 +72,7 @@ fn a_serving_that_would_ignore_something_is_refused() {
         refused(&[&all, more].concat(), code, words);
     };
     serve(&["--sweep-s", "18446744073709551615"], 2, "is not in 0..=86400");
+    serve(&["--keep-days", "36501"], 2, "is not in 0..=36500");
     serve(&["--lease-s", "5"], 2, "--database");
     serve(&["--advertise", "http://a:1"], 2, "--database");
     let database = ["--database", "postgres://a/b"];

@@ -33,9 +33,11 @@ fn the_parts_of_a_boot_are_within_what_a_clock_outside_sees() {
     let json: serde_json::Value = serde_json::from_str(&found.text(true).unwrap()).unwrap();
     let figure = |name: &str| json["figures"][name].as_f64().unwrap();
     for cgpus in [1, 4] {
-        let [boot, deploy, manage] =
-            ["boot", "deploy", "manage"].map(|part| figure(&format!("{part}_ms_{cgpus}")));
+        let parts = ["boot", "check", "create", "port", "deploy", "manage"];
+        let parts = parts.map(|part| figure(&format!("{part}_ms_{cgpus}")));
+        let [boot, check, create, port, deploy, manage] = parts;
         assert!(0.0 < manage && manage <= boot && deploy <= boot, "{json}");
+        assert!(0.0 < check && check <= boot && create <= deploy && port <= deploy, "{json}");
     }
     assert!(figure("boot_ms_median_of_3_vms") <= figure("boot_ms_longest_of_3_vms"));
     assert!(json["figures"].get("overhead_1").is_none(), "nothing boots here");

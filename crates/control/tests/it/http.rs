@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use weft_control::provision::Failure;
 use weft_control::service::Service;
 use weft_control::tls::Secured;
 
-use crate::support::{Cloud, eventually, quota, shared};
+use crate::support::{Cloud, DEADLINE, eventually, quota, shared};
 
 /// Connections to it at once.
 const CONNECTIONS: usize = 16;
@@ -155,7 +155,7 @@ fn whatever_is_wrong_is_a_problem_in_json() {
         ("GET /v1/instances?after=x", "", 404, "go on"),
         ("GET /v1/instances/none", "", 404, "no instance `none`"),
         ("GET /v1/gpus/first", "", 404, "numbers"),
-        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.5"),
+        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.6"),
         ("GET /v1/nodes", "Weft-Api-Version: new\r\n", 406, "urn:weft:version"),
         ("POST /v1/instances", "Content-Length: 3\r\n", 400, "not understood"),
         ("POST /v1/instances", "Content-Length: 200000\r\n", 413, "urn:weft:too-large"),
@@ -173,7 +173,7 @@ fn whatever_is_wrong_is_a_problem_in_json() {
     let audit = client.audit().unwrap();
     assert_eq!(audit.last().unwrap().target, "from 127.0.0.1", "{audit:?}");
     let (status, text) = raw(address, &format!("GET /v1/nodes HTTP/1.1\r\n{end}\r\n"));
-    assert!(status == 200 && text.contains("weft-api-version: 1.5"), "{text}");
+    assert!(status == 200 && text.contains("weft-api-version: 1.6"), "{text}");
     let (status, text) = raw(address, "GET /openapi.json HTTP/1.0\r\n\r\n");
     assert!(status == 200 && text.contains("\"openapi\": \"3.1.0\""), "{text}");
 }
@@ -275,6 +275,48 @@ fn bodies_that_do_not_come_keep_nobody_from_being_answered() {
         assert_eq!(status, 200, "{text}");
     }
     drop(slow);
+}
+
+/// Half of all places are one project's at most, and those who are refused take none.
+#[test]
+fn a_project_whose_requests_hang_leaves_places_for_others() {
+    let cloud = Cloud::new(&[1]);
+    for (secret, project) in [("ann", "a"), ("ben", "b")] {
+        cloud.project(project);
+        cloud.token((secret, secret), Role::Member, Some(project));
+    }
+    cloud.token(("root", "root"), Role::Admin, None);
+    let service = Arc::new(Service::new(Arc::clone(&cloud.engine)).with_places(8));
+    let address = serve_with(&service, weft_control::bounded::IDLE_LIMIT, None);
+    let client = Client::new(&address.to_string(), "ann").unwrap();
+    let vm = client.create_instance(None, &shared(1, 1)).unwrap().id;
+    let get = move |secret: &str, path: &str| {
+        let end = format!("Host: a\r\nConnection: close\r\nAuthorization: Bearer {secret}\r\n");
+        raw(address, &format!("GET {path} HTTP/1.1\r\n{end}\r\n"))
+    };
+    cloud.fake.hang("console", true);
+    let (tell, told) = mpsc::channel();
+    for _ in 0..8 {
+        let (tell, path) = (tell.clone(), format!("/v1/instances/{vm}/console"));
+        thread::spawn(move || tell.send(get("ann", &path)));
+    }
+    let next = || told.recv_timeout(DEADLINE).unwrap();
+    for _ in 0..4 {
+        let (status, text) = next();
+        assert!(status == 503 && text.contains("project a has 4 of the 8 requests"), "{text}");
+    }
+    for secret in ["ben", "root"] {
+        let (status, text) = get(secret, "/v1/instances");
+        assert_eq!(status, 200, "{secret}: {text}");
+    }
+    // Its own are still refused, and are not once the others have been answered.
+    assert_eq!(get("ann", "/v1/instances").0, 503);
+    cloud.fake.hang("console", false);
+    for _ in 0..4 {
+        let (status, text) = next();
+        assert_eq!(status, 200, "{text}");
+    }
+    assert_eq!(get("ann", "/v1/instances").0, 200);
 }
 
 #[test]

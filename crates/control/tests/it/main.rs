@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
 
+mod batches;
 mod commands;
 mod crash;
 mod database;

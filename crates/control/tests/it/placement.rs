@@ -66,6 +66,20 @@ fn what_was_asked_for_outlives_what_is_read_of_the_store() {
 }
 
 #[test]
+fn a_batch_is_as_many_requests_as_it_has_vms() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = nodes(folder.path());
+    let allocator = allocator(&store);
+    for number in 0..16 {
+        let one = |at| reservation(&format!("ask{number}-{at}"), 0, 600, Mode::Shared, 0);
+        let batch: Vec<_> = (0..4).map(one).collect();
+        let refused = allocator.reserve_all(&batch).unwrap_err();
+        assert!(refused.detail.contains("room for 2 of 4 VMs"), "{refused}");
+    }
+    assert_eq!(given(&allocator, store.as_ref(), "last", 400), OF_LEAST_USE);
+}
+
+#[test]
 fn a_restart_knows_what_those_asked_for_who_are_there() {
     let folder = tempfile::tempdir().unwrap();
     let store = nodes(folder.path());

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use weft_api::v1::{Call, Kind, Problem, Quota, Role};
 use weft_control::plan::Step;
 use weft_control::provision::Failure;
-use weft_control::service::{Ask, Reply};
+use weft_control::service::{Ask, Reply, Service};
 
 use crate::support::{Cloud, all, eventually, quota};
 
@@ -605,6 +605,22 @@ fn a_drained_gpu_gets_nothing_new() {
     drain(true);
     people.create(&people.member, &shared(1, 1024)).unwrap();
     assert_eq!(people.held(), [(2048, 2), (1024, 1)]);
+}
+
+#[test]
+fn a_project_makes_no_more_instances_in_a_day_than_it_may() {
+    let people = People::new(&[1]);
+    let make = |most| {
+        let engine = std::sync::Arc::clone(&people.cloud.engine);
+        let service = Service::new(engine).with_launches(most);
+        service.call(Call::InstanceCreate, &ask(&people.member, "", &shared(1, 1))).map(drop)
+    };
+    // Whatever time of the day it is.
+    let refused = make(Some(0)).unwrap_err();
+    assert!(refused.kind == Kind::Quota && refused.detail.contains("0 in a day"), "{refused}");
+    assert!(people.cloud.store.live().unwrap().is_empty());
+    make(Some(1)).unwrap();
+    make(None).unwrap();
 }
 
 #[test]

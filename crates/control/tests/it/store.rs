@@ -94,6 +94,7 @@ on_every_store! {
     an_instance_lives_and_ends,
     an_instance_that_fails_stays_to_be_seen,
     a_request_is_carried_out_once,
+    several_are_reserved_as_one_or_not_at_all,
     a_quota_is_of_all_that_a_project_has,
     a_project_of_before_keeps_the_weight_and_the_class_that_it_has,
     a_quota_of_an_earlier_version_is_one,
@@ -102,6 +103,9 @@ on_every_store! {
     endpoints_stay_until_they_are_taken_out_of_service,
     lists_come_in_parts,
     what_cannot_be_shown_is_kept_all_the_same,
+    what_ended_long_ago_is_forgotten,
+    what_is_tried_again_without_end_keeps_its_last_retries,
+    a_project_makes_so_many_instances_in_a_day,
 }
 
 pub(crate) fn audit() -> Audit {
@@ -140,6 +144,7 @@ pub(crate) fn reservation(
         operation: format!("op-{id}"),
         taken: vec![Taken { instance: id.into(), gpu, memory_mib, mode, generation }],
         key: None,
+        launches_per_day: None,
         audit: audit(),
     }
 }
@@ -421,6 +426,9 @@ fn an_instance_that_fails_stays_to_be_seen(place: &Place) {
     assert!(!store.gpu(1).unwrap().unwrap().exclusive);
     store.hide("i", &audit()).unwrap();
     assert!(store.instances(&part()).unwrap().is_empty());
+    let written = store.audit(&part()).unwrap().len();
+    store.hide("i", &audit()).unwrap();
+    assert_eq!(store.audit(&part()).unwrap().len(), written, "there is nothing to do");
 }
 
 fn a_request_is_carried_out_once(place: &Place) {
@@ -430,21 +438,74 @@ fn a_request_is_carried_out_once(place: &Place) {
         key: Some(key.clone()),
         ..reservation(id, 1, 1, Mode::Shared, 0)
     };
-    assert_eq!(store.repeated(&key, 1).unwrap(), None);
+    assert_eq!(store.repeated(&key, 1).unwrap(), Vec::<String>::new());
     store.reserve(with_key("i", &key)).wait().unwrap();
-    assert_eq!(store.repeated(&key, 1).unwrap().as_deref(), Some("i"));
+    assert_eq!(store.repeated(&key, 1).unwrap(), ["i"]);
     let again = store.reserve(with_key("j", &key)).wait().unwrap_err();
-    assert_eq!(again, StoreError::Repeated("i".into()));
+    assert_eq!(again, StoreError::Repeated(vec!["i".into()]));
     let other = Key { digest: [2; 32], ..key.clone() };
     assert_eq!(store.repeated(&other, 1).unwrap_err(), StoreError::KeyReused);
     // It may come again after a day, whether or not another request came in between.
     let later = 24 * 3_600_000 + 2;
-    assert_eq!(store.repeated(&key, later).unwrap(), None);
-    assert_eq!(store.repeated(&other, later).unwrap(), None);
+    assert!(store.repeated(&key, later).unwrap().is_empty());
+    assert!(store.repeated(&other, later).unwrap().is_empty());
     let mut late = Reservation { taken: Vec::new(), ..with_key("l", &key) };
     late.audit.at_ms = later;
     store.reserve(late).wait().unwrap();
-    assert_eq!(store.repeated(&key, later).unwrap().as_deref(), Some("l"));
+    assert_eq!(store.repeated(&key, later).unwrap(), ["l"]);
+}
+
+/// What one of them lacks keeps the others from everything, the key too.
+fn several_are_reserved_as_one_or_not_at_all(place: &Place) {
+    let store = opened(place);
+    let key = Key { owner: "a".into(), key: "k".into(), digest: [1; 32] };
+    let one = |id: &str, gpu, memory_mib, generation| Reservation {
+        key: Some(key.clone()),
+        launches_per_day: Some(3),
+        ..reservation(id, gpu, memory_mib, Mode::Shared, generation)
+    };
+    let ask = |wanted: Vec<Reservation>| store.reserve_all(wanted).wait();
+    let three = || vec![one("i", 1, 1, 0), one("j", 1, 1, 0), one("k", 2, 1, 0)];
+    let nothing = || {
+        assert!(store.live().unwrap().is_empty() && store.audit(&part()).unwrap().is_empty());
+        assert!(store.repeated(&key, 1).unwrap().is_empty());
+        let gpu = store.gpu(1).unwrap().unwrap();
+        assert_eq!((gpu.held_mib, gpu.cgpus, gpu.generation), (0, 0, 0));
+        let (_, used) = store.project("p").unwrap().unwrap();
+        assert_eq!((used, store.launches("p", 1).unwrap()), (Quota::default(), 0));
+    };
+    let no_room = ask(vec![one("i", 1, 600, 0), one("j", 1, 600, 0)]).unwrap_err();
+    assert_eq!(no_room, StoreError::Changed);
+    nothing();
+    let old = ask(vec![one("i", 1, 600, 0), one("j", 2, 600, 7)]).unwrap_err();
+    assert_eq!(old, StoreError::Changed);
+    nothing();
+    let many = ask(three().into_iter().chain([one("l", 2, 1, 0)]).collect()).unwrap_err();
+    assert!(matches!(&many, StoreError::Quota(words) if words.contains("3 in a day")), "{many}");
+    nothing();
+    store.put_project("p", quota(2, 9_000, 1).into(), None).unwrap();
+    let sum = ask(three()).unwrap_err();
+    assert!(matches!(&sum, StoreError::Quota(words) if words.contains("3 cGPUs")), "{sum}");
+    nothing();
+    store.put_project("p", quota(3, 9_000, 1).into(), None).unwrap();
+    let made = ask(three()).unwrap();
+    let ids: Vec<&str> = made.iter().map(|one| one.id.as_str()).collect();
+    assert_eq!(ids, ["i", "j", "k"]);
+    assert!(made[0].slot != made[1].slot && made[1].slot != made[2].slot);
+    assert_eq!(store.repeated(&key, 1).unwrap(), ids);
+    let again = ask(vec![one("l", 2, 1, 1)]).unwrap_err();
+    assert_eq!(again, StoreError::Repeated(ids.iter().map(|id| (*id).to_owned()).collect()));
+    let gpu = store.gpu(1).unwrap().unwrap();
+    assert_eq!((gpu.held_mib, gpu.cgpus, gpu.generation), (2, 2, 1), "one change of the GPU");
+    let (_, used) = store.project("p").unwrap().unwrap();
+    assert_eq!((used.cgpus, used.memory_mib, store.launches("p", 1).unwrap()), (3, 3, 3));
+    assert_eq!(store.audit(&part()).unwrap().len(), 3, "each can be found in it");
+    // From here on each is one of its own.
+    store.renounce("j", None, Some(&audit())).unwrap();
+    store.release("j", 11, &event(Step::Release)).wait().unwrap();
+    assert_eq!(store.live().unwrap(), ["i", "k"]);
+    assert_eq!(store.operation("op-k").unwrap().unwrap().0.state, OperationState::Running);
+    assert!(ask(Vec::new()).unwrap().is_empty());
 }
 
 fn a_quota_is_of_all_that_a_project_has(place: &Place) {
@@ -483,9 +544,12 @@ fn a_project_of_before_keeps_the_weight_and_the_class_that_it_has(place: &Place)
                   ALTER TABLE instances DROP COLUMN uncharged;
                   DROP TABLE endpoints;
                   ALTER TABLE tokens DROP COLUMN expires_ms;
-                  ALTER TABLE gpus DROP COLUMN lost_ms;";
+                  ALTER TABLE gpus DROP COLUMN lost_ms;
+                  ALTER TABLE projects DROP COLUMN launch_day;
+                  ALTER TABLE projects DROP COLUMN launches;
+                  DROP INDEX instances_ended;";
     place.directly(before).unwrap();
-    place.set_version(-3);
+    place.set_version(-4);
     let store = place.open().unwrap();
     let (may, has) = store.project("p").unwrap().unwrap();
     assert_eq!((may.weight, may.user_facing), (10_000, 1));
@@ -611,6 +675,88 @@ fn lists_come_in_parts(place: &Place) {
     assert_eq!(slots.len(), 5, "each has a slot of its own");
     let wrong = Part { limit: 1, after: Some("x".into()), project: None };
     assert!(matches!(store.instances(&wrong), Err(StoreError::Missing(_))));
+}
+
+fn what_ended_long_ago_is_forgotten(place: &Place) {
+    let store = opened(place);
+    for (generation, id) in ["i", "j", "k", "l"].into_iter().enumerate() {
+        let generation = u64::try_from(generation).unwrap();
+        store.reserve(reservation(id, 1, 1, Mode::Shared, generation)).wait().unwrap();
+    }
+    // In another order than they were made in; the last one stays.
+    for (id, at_ms) in [("i", 30), ("j", 10), ("k", 20)] {
+        store.renounce(id, None, Some(&audit())).unwrap();
+        store.release(id, at_ms, &event(Step::Release)).wait().unwrap();
+    }
+    let known = || {
+        let usage = store.usage(&part()).unwrap();
+        let instances = usage.into_iter().map(|(_, cgpu)| cgpu.instance);
+        instances.collect::<Vec<String>>()
+    };
+    let written = store.audit(&part()).unwrap();
+    assert_eq!(store.forget(10, 9).unwrap(), 0, "nothing ended before");
+    assert_eq!(known(), ["i", "j", "k", "l"]);
+    assert_eq!(store.forget(30, 1).unwrap(), 1, "the first one");
+    assert_eq!(known(), ["i", "k", "l"]);
+    for operation in ["op-j", "op-j-end"] {
+        assert_eq!(store.operation(operation).unwrap(), None);
+    }
+    assert_eq!(store.instance("j").unwrap(), None);
+    assert_eq!(store.operation("op-k-end").unwrap().unwrap().1.len(), 1);
+    // What is kept for 15 ms, 45 ms after the beginning.
+    let keep = std::time::Duration::from_millis(15);
+    assert_eq!(weft_control::sweep::forget(store.as_ref(), keep, 45).unwrap(), 1);
+    assert_eq!(known(), ["i", "l"]);
+    assert_eq!(store.forget(u64::from(u32::MAX), 9).unwrap(), 1);
+    assert_eq!(known(), ["l"], "what has not ended is not forgotten");
+    assert_eq!(store.live().unwrap(), ["l"]);
+    assert_eq!(store.audit(&part()).unwrap(), written, "the audit stays whole");
+    // Numbers of those that are made later are their own.
+    let later = store.reserve(reservation("m", 2, 1, Mode::Shared, 0)).wait().unwrap();
+    assert_eq!(later.generation, 5);
+}
+
+/// All other events stand beside them.
+fn what_is_tried_again_without_end_keeps_its_last_retries(place: &Place) {
+    let store = opened(place);
+    store.reserve(reservation("i", 1, 1, Mode::Shared, 0)).wait().unwrap();
+    store.tell("i", &event(Step::Address)).unwrap();
+    let retries = "INSERT INTO events (operation, at_ms, step, kind, took_us)
+                   WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 1200)
+                   SELECT 'op-i', x, 'create', 'retry', 0 FROM n";
+    place.directly(retries).unwrap();
+    let kinds = || {
+        let (_, events) = store.operation("op-i").unwrap().unwrap();
+        let count = |kind: EventKind| events.iter().filter(|event| event.kind == kind).count();
+        (count(EventKind::Done), count(EventKind::Retry), events.last().unwrap().at_ms)
+    };
+    assert_eq!(kinds(), (0, 1000, 1200), "so many are shown");
+    let (step, kind) = (Step::Create.name().to_owned(), EventKind::Retry);
+    store.tell("i", &Event { at_ms: 1201, step, kind, took_us: 0, detail: None }).unwrap();
+    assert_eq!(kinds(), (1, 500, 1201));
+}
+
+fn a_project_makes_so_many_instances_in_a_day(place: &Place) {
+    let store = opened(place);
+    store.put_project("q", quota(9, 9_000, 9).into(), None).unwrap();
+    let day_ms = 24 * 3_600_000;
+    let make = |id: &str, project: &str, at_ms: u64, most: Option<u32>| {
+        let generation = store.gpu(1).unwrap().unwrap().generation;
+        let mut asked = reservation(id, 1, 1, Mode::Shared, generation);
+        (asked.project, asked.audit.at_ms) = (project.to_owned(), at_ms);
+        store.reserve(Reservation { launches_per_day: most, ..asked }).wait().map(drop)
+    };
+    make("i", "p", day_ms, Some(2)).unwrap();
+    make("j", "p", day_ms + 1, Some(2)).unwrap();
+    let refused = make("k", "p", 2 * day_ms - 1, Some(2)).unwrap_err();
+    let StoreError::Quota(words) = &refused else { panic!("{refused}") };
+    assert!(words.contains("project p has made 2 instances today"), "{words}");
+    // Another project's, one where they are not bounded, and those of the next day.
+    make("k", "q", 2 * day_ms - 1, Some(2)).unwrap();
+    make("l", "p", 2 * day_ms - 1, None).unwrap();
+    make("m", "p", 2 * day_ms, Some(2)).unwrap();
+    let made = |project, at_ms| store.launches(project, at_ms).unwrap();
+    assert_eq!((made("p", 2 * day_ms), made("q", day_ms), made("q", 2 * day_ms)), (1, 1, 0));
 }
 
 /// A character that PostgreSQL does not have is neither an error nor lost with what is around it.

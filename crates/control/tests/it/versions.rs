@@ -327,6 +327,6 @@ fn clients_of_all_older_microversions_are_answered() {
         );
         let (status, text) = raw(address, &request);
         assert_eq!(status, if minor > newest { 406 } else { 200 }, "{text}");
-        assert_eq!(text.contains("1.0 to 1.5 are"), minor > newest, "{text}");
+        assert_eq!(text.contains("1.0 to 1.6 are"), minor > newest, "{text}");
     }
 }

@@ -6,6 +6,7 @@
 //! and time.
 
 mod collector;
+mod daemon;
 mod door;
 mod ledger;
 mod pending;
@@ -23,6 +24,7 @@ use anyhow::Result;
 use weft_wire::handshake::RefusalCode;
 use weft_wire::remote::{Grant, Open, Opened, Opening, Reception, Resume};
 
+pub use self::daemon::Daemon;
 use self::door::{Door, Refusal};
 use self::ledger::{Ledger, Shadowed};
 use self::pending::{Arrival, Pending, whose};
@@ -166,17 +168,22 @@ impl Far {
         door::ensure_allowed(socket)
     }
 
-    /// Lets endpoints in, for ever.
+    /// Lets endpoints in, for ever, and answers the daemon in between.
     ///
     /// # Errors
     /// When the system has no way to wait any more.
-    pub fn serve(self: &Arc<Self>, listener: &TcpListener, identity: &Identity) -> Result<()> {
+    pub fn serve(
+        self: &Arc<Self>,
+        listener: &TcpListener,
+        identity: &Identity,
+        mut daemon: Daemon,
+    ) -> Result<()> {
         let config = identity.server_config()?;
         let Settings { pending, patience, .. } = self.settings;
         let mut pending = Pending::new(config, pending, patience);
         listener.set_nonblocking(true)?;
         loop {
-            for arrival in pending.wait(listener)? {
+            for arrival in pending.wait(listener, &mut daemon)? {
                 self.receive(arrival);
             }
         }

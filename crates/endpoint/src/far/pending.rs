@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::{ServerConfig, ServerConnection};
 use weft_wire::remote::{OPENING_BYTES_MAX, Opening};
 
+use super::daemon::Daemon;
 use crate::tls::{ALPN, Channel};
 
 /// After a connection that could not be accepted (no descriptor is left, say) the next one waits.
@@ -59,16 +60,25 @@ impl Pending {
         Self { config, connections: Vec::new(), room: room.max(1), patience }
     }
 
-    /// Lets newcomers in and listens to all, until some have said what they want.
+    /// Lets newcomers in and listens to all, until some have said what they want; answers the
+    /// daemon meanwhile.
     ///
     /// # Errors
     /// When the system has no way to wait any more.
-    pub(super) fn wait(&mut self, listener: &TcpListener) -> Result<Vec<Arrival>> {
+    pub(super) fn wait(
+        &mut self,
+        listener: &TcpListener,
+        daemon: &mut Daemon,
+    ) -> Result<Vec<Arrival>> {
         loop {
-            let ready = self.poll(listener)?;
+            let ready = self.poll(listener, daemon)?;
+            let is_asked = ready.get(1 + self.connections.len()) == Some(&true);
             let arrived = self.listen(&ready[1..]);
             if ready[0] {
                 self.accept(listener);
+            }
+            if is_asked {
+                daemon.answer();
             }
             let (now, patience) = (Instant::now(), self.patience);
             self.connections.retain(|one| now.saturating_duration_since(one.came) < patience);
@@ -78,14 +88,15 @@ impl Pending {
         }
     }
 
-    /// Whether the listener, and each connection, has something.
-    fn poll(&self, listener: &TcpListener) -> Result<Vec<bool>> {
+    /// Whether the listener, each connection, and the daemon if it lives, have something.
+    fn poll(&self, listener: &TcpListener, daemon: &Daemon) -> Result<Vec<bool>> {
         let mut polled = vec![PollFd::new(listener, PollFlags::IN)];
         for one in &self.connections {
             let mut flags = PollFlags::IN;
             flags.set(PollFlags::OUT, one.tls.wants_write());
             polled.push(PollFd::new(&one.socket, flags));
         }
+        polled.extend(daemon.asks().map(|asks| PollFd::new(asks, PollFlags::IN)));
         let first = self.connections.iter().map(|one| one.came).min();
         let limit = first.map(|came| {
             let left = (came + self.patience).saturating_duration_since(Instant::now());

@@ -4,13 +4,14 @@
 //! left when this process is killed.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use weft_api::endpoint::GrantRow;
+use weft_api::lines;
 
 /// The host's interface to the node.
 pub const UPLINK: &str = "gpu0";
@@ -43,11 +44,8 @@ impl Namespace {
             .stderr(Stdio::piped())
             .spawn()?;
         let lifeline = holder.stdin.take();
-        let mut line = String::new();
-        if let Some(output) = holder.stdout.take() {
-            BufReader::new(output).read_line(&mut line)?;
-        }
-        if line.trim() != "ready" {
+        let said = holder.stdout.take().map(lines::first).transpose()?;
+        if said.as_deref() != Some("ready") {
             let output = holder.wait_with_output()?;
             let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             return Err(failed(format!("no network namespace: {why}")));

@@ -1,13 +1,13 @@
 //! How long the end of a grant takes for a real session: a node with its gateway, a host's rules
 //! and a VM with an unmodified program, each in a network namespace.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use weft_api::lines;
 use weft_api::node::{Answer, Client, GrantRequest, Request};
 
 use super::agent::{Agent, Settings};
@@ -90,9 +90,8 @@ pub fn cut(folder: &Path, programs: &Path) -> Result<Cut> {
     command.env("WEFT_TOKEN", grant).env_remove("WEFT_SOCKET").env_remove("WEFT_VGPU");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut program = Own(vm.inside.within(|| command.spawn())??);
-    let mut line = String::new();
-    BufReader::new(program.0.stdout.take().context("a pipe")?).read_line(&mut line)?;
-    ensure!(line.trim() == "ready", "the program did not begin: {line}");
+    let said = lines::first(program.0.stdout.take().context("a pipe")?)?;
+    ensure!(said == "ready", "the program did not begin: {said}");
     let begun = Instant::now();
     let ms = || begun.elapsed().as_secs_f64() * 1e3;
     lab.host.within(|| Agent::open(settings())?.withdraw(INSTANCE))??;

@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
-use weft_endpoint::far::{Far, Limits, Settings};
+use weft_endpoint::far::{Daemon, Far, Limits, Settings};
 use weft_endpoint::frame::{Frame, Front, front};
 use weft_endpoint::tls::{Channel, Heard, Identity, Room, client_config};
 use weft_ring::{Access, AnswerTo, MAX_ANSWER, MemoryFile, PAGE, Segment, WorkerSide, peer};
@@ -167,7 +167,7 @@ fn gateway_with(folder: &Path, grace: Duration, limits: Limits) -> Gateway {
     let far = Far::new(Settings { socket, grace, sessions: 64, pending: 64, patience, limits });
     let (listening, address) = Far::listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let (serving, key) = (Arc::clone(&far), Arc::clone(&identity));
-    thread::spawn(move || serving.serve(&listening, &key).unwrap());
+    thread::spawn(move || serving.serve(&listening, &key, Daemon::default()).unwrap());
     Gateway { address, identity, far, node }
 }
 

@@ -211,6 +211,7 @@ mod tests {
             devices: ["gpu0", "gpu1"].map(device).to_vec(),
             vgpus,
             coscheduling: CoschedulingReport::default(),
+            gateway: None,
             closure: Closure { charged_ns: 995, busy_ns: 1000 },
             lost_records: 3,
         }

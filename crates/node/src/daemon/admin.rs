@@ -661,6 +661,7 @@ impl Daemon {
             devices,
             vgpus,
             coscheduling: view.coscheduling,
+            gateway: self.remote.gateway.health(),
         })
     }
 

@@ -6,8 +6,9 @@ use landlock::{AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
 use weft_device::DeviceInfo;
 use weft_device::cuda::Found;
 
+use super::attach::gateway;
 use super::cosched;
-use crate::admin::{DeviceReport, DoctorCheck, DoctorReport, Finding};
+use crate::admin::{DeviceReport, DoctorCheck, DoctorReport, Finding, GatewayHealth};
 
 impl super::Daemon {
     /// The state of the node's health.
@@ -27,6 +28,7 @@ impl super::Daemon {
         let stats = self.stats()?;
         checks.push(cosched::check(Some(&stats.coscheduling)));
         checks.extend(self.journal_check(stats.lost_records));
+        checks.extend(stats.gateway.as_ref().map(gateway_check));
         let error = stats.closure.error();
         let finding = if error <= 0.005 { Finding::Good } else { Finding::Warning };
         let detail =
@@ -53,6 +55,28 @@ impl super::Daemon {
         let dir = self.config.journal.dir.as_ref()?;
         Some(check("journal", Finding::Good, format!("written to {}", dir.display())))
     }
+}
+
+/// Whether programs of other hosts are let in.
+fn gateway_check(health: &GatewayHealth) -> DoctorCheck {
+    let GatewayHealth { listens, silent_s, ends, hangs } = *health;
+    let (finding, mut detail) = match (silent_s, listens) {
+        (0, true) => (Finding::Good, "it lets programs of other hosts in".to_owned()),
+        (0, false) => (Finding::Warning, "it does not listen; the node's log says why".to_owned()),
+        (1.., _) => {
+            let limit_s = gateway::SILENCE_MAX.as_secs();
+            let words = format!(
+                "it has not answered for {silent_s} s; after {limit_s} s it is ended, and its \
+                 sessions with it, and started again"
+            );
+            (Finding::Warning, words)
+        }
+    };
+    if ends > 0 {
+        let since = "since the daemon started";
+        detail += &format!("; times that it ended {since}: {ends}, for want of an answer: {hangs}");
+    }
+    check("gateway", finding, detail)
 }
 
 /// What of this machine matters to a node, its GPUs included.

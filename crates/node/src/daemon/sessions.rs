@@ -318,8 +318,14 @@ impl Daemon {
         }
         let (key, vgpu, id) = (session.key, session.vgpu, session.start.session);
         let waiters = self.waiters(session, origin);
+        let is_machines = session.place.is_some() && waiters.is_none();
         let beginning = Beginning { session: key, id, vgpu, gate, worker, waiters };
         self.driver.send(Order::Begin(Box::new(beginning)));
+        // Its server may have said meanwhile who runs the machine's processors, and what was
+        // ordered then came before the driver knew the session.
+        if is_machines && let Some(waiters) = self.waiters(session, origin) {
+            self.driver.send(Order::Help { session: key, waiters: Box::new(waiters) });
+        }
         Ok(())
     }
 

@@ -209,9 +209,12 @@ impl Cluster {
 
     /// Where all of these would go together, in this order, each where the earlier leave room.
     ///
+    /// Equal requests find room here whenever any choice has room for all: what a host has room for
+    /// of a request does not depend on which of its GPUs took the earlier ones. Of others a choice
+    /// may exist all the same: to find it is bin packing.
+    ///
     /// # Errors
-    /// The first that finds no room, by its place in the list, and why. An order or choice that has
-    /// room for all may exist all the same.
+    /// The first that finds no room, by its place in the list, and why.
     pub fn place_all(
         &mut self,
         requests: &[Request],
@@ -235,7 +238,8 @@ impl Cluster {
         self.commit_all([(grant, placement)])
     }
 
-    /// Carries out what [`Self::place_all`] decided: all or nothing.
+    /// Carries out what [`Self::place_all`] decided: all or nothing, and as one change. The
+    /// generation of a GPU or host rises once, however many of them take a part of it.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -245,19 +249,19 @@ impl Cluster {
     ) -> Result<(), CommitError> {
         let decided: Vec<_> = decided.into_iter().collect();
         self.check(&decided)?;
-        for (grant, placement) in decided {
+        for (_, placement) in &decided {
             for cgpu in &placement.cgpus {
                 let gpu = &mut self.gpus[cgpu.gpu.0 as usize];
                 gpu.held += cgpu.memory;
                 gpu.cgpus += 1;
                 gpu.is_exclusive = placement.mode == Mode::Exclusive;
             }
-            self.touch(&placement, |view, on| {
-                view.cpu_milli -= on.cpu_milli;
-                view.host_memory -= on.host_memory;
-            });
-            self.grants.insert(grant, placement);
         }
+        self.touch(decided.iter().map(|(_, placement)| placement), |view, on| {
+            view.cpu_milli -= on.cpu_milli;
+            view.host_memory -= on.host_memory;
+        });
+        self.grants.extend(decided);
         Ok(())
     }
 
@@ -274,7 +278,7 @@ impl Cluster {
             gpu.cgpus -= 1;
             gpu.is_exclusive = false;
         }
-        self.touch(&placement, |view, on| {
+        self.touch([&placement], |view, on| {
             view.cpu_milli += on.cpu_milli;
             view.host_memory += on.host_memory;
         });
@@ -431,23 +435,34 @@ impl Cluster {
         if is_here && fits { Ok(()) } else { Err(no_room) }
     }
 
-    /// What a placement takes has changed: generations rise, and views follow.
-    fn touch(&mut self, placement: &Placement, change: impl Fn(&mut View, &OnHost)) {
-        let mut gpus: Vec<GpuKey> = placement.cgpus.iter().map(|cgpu| cgpu.gpu).collect();
+    /// What placements take has changed, as one change: generations rise, and views follow.
+    fn touch<'a>(
+        &mut self,
+        placements: impl IntoIterator<Item = &'a Placement>,
+        change: impl Fn(&mut View, &OnHost),
+    ) {
+        let mut gpus: Vec<GpuKey> = Vec::new();
+        let (mut hosts, mut takes): (Vec<HostKey>, Vec<HostKey>) = (Vec::new(), Vec::new());
+        for placement in placements {
+            gpus.extend(placement.cgpus.iter().map(|cgpu| cgpu.gpu));
+            let Some(on) = &placement.host else { continue };
+            change(&mut self.hosts[on.host.0 as usize].view, on);
+            hosts.push(on.host);
+            if on.cpu_milli > 0 || on.host_memory > 0 {
+                takes.push(on.host);
+            }
+        }
         gpus.sort_unstable();
         gpus.dedup();
-        let mut hosts: Vec<HostKey> = Vec::new();
         for gpu in gpus {
             let gpu = &mut self.gpus[gpu.0 as usize];
             gpu.generation += 1;
             hosts.push(gpu.host);
         }
-        if let Some(on) = &placement.host {
-            let host = &mut self.hosts[on.host.0 as usize];
-            change(&mut host.view, on);
-            host.generation += u64::from(on.cpu_milli > 0 || on.host_memory > 0);
-            hosts.push(on.host);
-        }
+        takes.sort_unstable();
+        takes.dedup();
+        takes.into_iter().for_each(|host| self.hosts[host.0 as usize].generation += 1);
+        hosts.sort_unstable();
         hosts.dedup();
         hosts.into_iter().for_each(|host| self.refresh(host.0 as usize));
     }

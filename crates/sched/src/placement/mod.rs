@@ -16,6 +16,7 @@
 //! | A GPU has room if the request is at most what is free | GSaaS §III-B in words; Algorithm 1 as printed is wrong |
 //! | Several shared cGPUs of one VM may lie on one GPU, exclusive ones never | GSaaS §II-C, §IV-D |
 //! | A request is met wholly or refused before anything is created | GSaaS §III-C |
+//! | Several requests are met together or not at all; equal ones wherever any choice does | Weft |
 //! | `host_fit`, `gradient` | models of Weng et al., USENIX ATC '23 |
 //! | `fragmentation`: their measure; a host that loses nothing is as good as one that gains | Weft |
 //! | A generation for each GPU and host; decide and commit apart | Weft |

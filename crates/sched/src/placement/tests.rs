@@ -147,6 +147,11 @@ fn several_requests_are_placed_together_or_not_at_all() {
     ours.commit_all(grants.zip(decided)).unwrap();
     ours.place(&shared(1, 1)).unwrap_err();
     assert_eq!(ours.grants().count(), 2);
+    // Two of them on each GPU are one change of it.
+    let mut ours = cluster("first_fit");
+    let decided = ours.place_all(&[shared(1, 4); 8]).unwrap();
+    ours.commit_all((1..).map(GrantKey).zip(decided)).unwrap();
+    assert!(ours.gpus().iter().all(|gpu| (gpu.cgpus, gpu.generation) == (2, 1)));
 }
 
 #[test]

@@ -178,6 +178,18 @@ fn reference(cluster: &Cluster, request: &Request) -> Option<Vec<(usize, usize, 
     Some(all)
 }
 
+/// How many requests like this one have room together, whoever chooses: it takes only GPUs.
+fn most(cluster: &Cluster, request: &Request) -> u64 {
+    let hosts = plain(cluster);
+    let of = |host: &Plain| if request.kinds.has(host.kind) { fits(host, request).0 } else { 0 };
+    let cgpus = u64::from(request.cgpus);
+    match request.locality {
+        Locality::Remote => hosts.iter().map(of).sum::<u64>() / cgpus,
+        Locality::Local => hosts.iter().map(|host| of(host) / cgpus).sum(),
+        Locality::LocalTo(only) => hosts.get(only.0 as usize).map_or(0, |host| of(host) / cgpus),
+    }
+}
+
 fn flat(cluster: &Cluster, placement: &Placement) -> Vec<(usize, usize, u64)> {
     let of = |cgpu: &weft_sched::placement::Assigned| {
         let host = cluster.gpus()[cgpu.gpu.0 as usize].host;
@@ -370,6 +382,33 @@ proptest! {
         }
         model.audit.check(&model.cluster).unwrap();
         prop_assert!(model.cluster.gpus().iter().all(|gpu| gpu.held == 0 && gpu.cgpus == 0));
+    }
+
+    #[test]
+    fn equal_requests_are_refused_only_where_no_choice_has_room_for_all(
+        policy in 0..NAMES.len(),
+        hosts in hosts(),
+        steps in prop::collection::vec(step(), 0..20),
+        request in request(),
+        count in 1usize..12,
+    ) {
+        let cluster = cluster(policy, &hosts);
+        let mut model = Model { cluster, audit: Audit::default(), next: 0 };
+        steps.iter().for_each(|step| model.take(step));
+        let cgpus = request.cgpus.max(1);
+        let asked = vec![Request { cgpus, cpu_milli: 0, host_memory: 0, ..request }; count];
+        let (most, before) = (most(&model.cluster, &asked[0]), model.cluster.gpus().to_vec());
+        let fitting = match model.cluster.place_all(&asked) {
+            Ok(all) => all.len(),
+            Err((fitting, _)) => fitting,
+        };
+        prop_assert_eq!(fitting as u64, most.min(count as u64));
+        prop_assert_eq!(model.cluster.gpus(), &before[..], "deciding changes nothing");
+        model.give_all(&asked);
+        model.audit.check(&model.cluster).expect("the book is right");
+        let changes = before.iter().zip(model.cluster.gpus());
+        let mut changes = changes.map(|(before, after)| after.generation - before.generation);
+        prop_assert!(changes.all(|changes| changes <= 1), "all of them are one change");
     }
 
     #[test]

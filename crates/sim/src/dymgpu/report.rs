@@ -8,7 +8,7 @@ use weft_sched::memory::paper::{REDERIVED, REDERIVED_NAMES};
 
 use super::slots::Slots;
 use super::{Setup, mixed, place, real};
-use crate::outcome::Outcome;
+use crate::outcome::{MadeOn, Outcome};
 use crate::report::page::{TEMPLATE, section, table};
 use crate::report::svg::escape;
 use crate::report::{RealRun, number};
@@ -71,6 +71,8 @@ pub struct Report {
     pub command: String,
     /// The commit of the checkout.
     pub commit: String,
+    /// The machine, and how much of it was there.
+    pub made_on: MadeOn,
     /// What makes this run differ from others.
     pub seed: u64,
     /// Seeds of the experiments that draw anything, from the first on.
@@ -88,13 +90,14 @@ impl Report {
     pub fn new(
         command: String,
         commit: String,
+        made_on: MadeOn,
         setup: Setup,
         seeds: u64,
         summary: Outcome,
         outcomes: Vec<Outcome>,
     ) -> Self {
         let Setup { seed, quick } = setup;
-        Self { command, commit, seed, seeds, quick, summary, outcomes }
+        Self { command, commit, made_on, seed, seeds, quick, summary, outcomes }
     }
 
     /// With a document of `weft bench memory`.
@@ -110,6 +113,8 @@ impl Report {
             "command": self.command,
             "commit": self.commit,
             "mode": "simulated",
+            "machine": self.made_on.machine,
+            "stolen": self.made_on.stolen,
             "seed": self.seed,
             "seeds": self.seeds,
             "quick": self.quick,

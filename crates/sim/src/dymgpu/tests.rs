@@ -1,6 +1,7 @@
 //! The goals, on a quick run.
 
 use super::*;
+use crate::outcome::MadeOn;
 
 fn quick(run: Run) -> Outcome {
     let outcome = run(&Setup { seed: 3, quick: true });
@@ -66,8 +67,9 @@ fn the_report_has_every_figure_and_says_what_differs() {
     let setup = Setup { seed: 1, quick: true };
     let outcomes = vec![quick(copies::copies), quick(sets::sets), quick(watch::watch)];
     let summary = summary(&outcomes);
-    let mut report =
-        Report::new("weft sim dymgpu".into(), "none".into(), setup, 1, summary, outcomes);
+    let (command, commit) = ("weft sim dymgpu".to_owned(), "none".to_owned());
+    let made_on = MadeOn { machine: "two cores".to_owned(), stolen: 0.25 };
+    let mut report = Report::new(command, commit, made_on, setup, 1, summary, outcomes);
     let text = report.markdown();
     assert!(text.contains("| 15 | 165 | 127 | 127 | 127 | 120 |"), "{text}");
     assert!(!text.contains("(expected"));
@@ -80,5 +82,8 @@ fn the_report_has_every_figure_and_says_what_differs() {
     assert!(report.markdown().contains(&format!("{row}0.7800 | ≤ 0.77 | no |")));
     let page = report.html();
     assert!(page.contains("<svg") && !page.contains("src=") && !page.contains("<script"));
-    assert!(report.json()["figures"]["copies_over_scores_15"].is_number());
+    let json = report.json();
+    assert!(json["figures"]["copies_over_scores_15"].is_number());
+    assert_eq!(json["machine"], "two cores");
+    assert_eq!(json["stolen"], 0.25);
 }

@@ -13,6 +13,9 @@ const WORK: Kernel = Kernel { key: 0, ns: 400 * US, sliceable: false, declared_n
 const AHEAD: u64 = 16;
 /// How exactly the ends of stalls are known.
 const SEE_NS: u64 = MS;
+/// A victim whose last kernel is so much longer ago than the attacker's longest takes is not behind
+/// one: its own turn should have come.
+const STARVED_NS: u64 = 20 * MS;
 /// One that dies looks at what its kernels have done this often.
 const LOOK_NS: u64 = 500 * US;
 
@@ -208,16 +211,19 @@ impl Count {
 struct Run {
     whole: Count,
     /// From the end of the victim's first stall behind a kernel that cannot be cut to that of its
-    /// last: at both it is owed as much. The whole run where there are none.
+    /// last: at both it is owed as much. The whole run where there are none, or where the victim
+    /// never came back from one.
     cycles: Count,
+    /// The longest time in which nothing of the victim was executed, to the run's end.
     stall_ns: u64,
 }
 
 /// Finds the ends of a victim's stalls.
 #[derive(Debug)]
 struct Stalls {
-    /// What is no stall yet, in ns; 0 where nothing stalls anybody.
-    least_ns: u64,
+    /// The longest kernel that cannot be cut, in ns; 0 where nothing stalls anybody.
+    uncut_ns: u64,
+    /// When something of the victim's was executed last.
     last: Count,
     first_end: Option<Count>,
     last_end: Option<Count>,
@@ -225,25 +231,28 @@ struct Stalls {
 
 impl Stalls {
     fn behind(uncut_ns: u64) -> Self {
-        let (last, first_end, last_end) = (Count::default(), None, None);
-        Self { least_ns: uncut_ns / 2, last, first_end, last_end }
+        Self { uncut_ns, last: Count::default(), first_end: None, last_end: None }
     }
 
     fn see(&mut self, now: Count) {
         if now.victim_ns == self.last.victim_ns {
             return;
         }
-        if self.least_ns > 0 && now.at_ns - self.last.at_ns >= self.least_ns {
+        if self.uncut_ns > 0 && now.at_ns - self.last.at_ns >= self.uncut_ns / 2 {
             self.first_end.get_or_insert(now);
             self.last_end = Some(now);
         }
         self.last = now;
     }
 
-    /// What there was between the first and the last end, if there are two.
-    fn between(&self) -> Option<Count> {
-        let (first, last) = self.first_end.zip(self.last_end)?;
-        (last.at_ns > first.at_ns).then(|| last.since(first))
+    /// What there was between the first and the last end, if there are two and the victim does not
+    /// starve at the end of the run; else of the whole of it.
+    fn cycles(&self, whole: Count) -> Count {
+        let starves = whole.at_ns - self.last.at_ns > self.uncut_ns + STARVED_NS;
+        match self.first_end.zip(self.last_end) {
+            Some((first, last)) if !starves && last.at_ns > first.at_ns => last.since(first),
+            _ => whole,
+        }
     }
 }
 
@@ -299,7 +308,7 @@ pub(super) fn attacks(lab: &mut Lab<'_>, outcome: &mut Outcome) -> Result<(), Ru
         outcome.figure(format!("utilization_{name}"), utilization);
         loss_max = loss_max.max(lost);
         utilization_min = utilization_min.min(utilization);
-        let without = run(lab, attack, attack.control, duration_ns)?.whole.loss(fair.whole);
+        let without = run(lab, attack, attack.control, duration_ns)?.cycles.loss(fair.whole);
         control_min = control_min.min(without);
         outcome.control(format!("loss_{name}_{}", attack.control.name()), without);
         rows.push((name, lost));
@@ -307,11 +316,14 @@ pub(super) fn attacks(lab: &mut Lab<'_>, outcome: &mut Outcome) -> Result<(), Ru
     outcome.figure("victim_loss_max", loss_max);
     outcome.figure("utilization_min", utilization_min);
     outcome.control("victim_loss_control", control_min);
+    let judged = |is_met| if is_met { "met" } else { "missed" };
     let ours = format!(
-        "at most {:.3} % of its fair share (goal 0.1 %); the device is used {:.1} % at least (goal \
-         97 %)",
+        "at most {:.3} % of its fair share (goal 0.1 %: {}); the device is used {:.1} % at least \
+         (goal 97 %: {})",
         100.0 * loss_max,
+        judged(loss_max <= 0.001),
         100.0 * utilization_min,
+        judged(utilization_min >= 0.97),
     );
     outcome.compare("what an attack takes from a victim", "not measured", ours);
     let plot = outcome.plot(PlotKind::Bars, "What a victim loses of its fair share", "", "%");
@@ -326,7 +338,8 @@ pub(super) fn attacks(lab: &mut Lab<'_>, outcome: &mut Outcome) -> Result<(), Ru
          is a gain. A kernel that cannot be cut may run when the window ends, and what it takes is \
          paid back after it: loss_between_stalls, which stands in the plot and in victim_loss_max, \
          is of the time from the end of the victim's first stall behind such a kernel to the end of \
-         its last, when as much is owed. loss is of the whole window.",
+         its last, when as much is owed; of the whole window where it did not come back from the last \
+         one. So are the controls. loss is of the whole window.",
     );
     Ok(())
 }
@@ -375,8 +388,9 @@ fn run(
         whole = Count { at_ns: whole.at_ns + SEE_NS, victim_ns, busy_ns };
         stalls.see(whole);
     }
-    let cycles = stalls.between().unwrap_or(whole);
-    let run = Run { whole, cycles, stall_ns: world.take_gap_max_ns(victim) };
+    let open_ns = whole.at_ns - stalls.last.at_ns;
+    let stall_ns = world.take_gap_max_ns(victim).max(open_ns.saturating_sub(SEE_NS));
+    let run = Run { whole, cycles: stalls.cycles(whole), stall_ns };
     lab.close(&mut world, &format!("{} with the defence {defence:?}", attack.name));
     Ok(run)
 }
@@ -417,11 +431,33 @@ mod tests {
                 now.victim_ns += u64::from(step % (100 + paid) >= 100);
                 stalls.see(now);
             }
-            (now.loss(fair), stalls.between().unwrap().loss(fair))
+            (now.loss(fair), stalls.cycles(now).loss(fair))
         };
         let (whole, between) = lost(100);
         assert!(whole > 0.02 && between.abs() < 0.001, "{whole} {between}");
         let (_, between) = lost(90);
         assert!(between > 0.04, "{between}");
+    }
+
+    /// It has its half until it is never served again, and loses half of that. The control: one
+    /// whose last stall is no longer than the kernel behind which it waits.
+    #[test]
+    fn who_never_comes_back_from_a_stall_has_lost_what_it_waits_for() {
+        let fair = Count { at_ns: 40 * SECOND, victim_ns: 20 * SECOND, busy_ns: 40 * SECOND };
+        let lost = |served_s: u64, whole_s: u64| {
+            let (mut stalls, mut now) = (Stalls::behind(SECOND), Count::default());
+            while now.at_ns < whole_s * SECOND {
+                let served = now.at_ns < served_s * SECOND && now.at_ns / SECOND % 2 == 1;
+                now.at_ns += SEE_NS;
+                now.busy_ns += SEE_NS;
+                now.victim_ns += if served { SEE_NS } else { 0 };
+                stalls.see(now);
+            }
+            stalls.cycles(now).loss(fair)
+        };
+        let starved = lost(20, 40);
+        assert!((starved - 0.5).abs() < 0.01, "{starved}");
+        let waits = lost(20, 21);
+        assert!(waits.abs() < 0.01, "{waits}");
     }
 }

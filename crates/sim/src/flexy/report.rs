@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::experiments::Evaluation;
 use super::paced::Paced;
-use crate::outcome::{Comparison, Outcome};
+use crate::outcome::{Comparison, MadeOn, Outcome};
 use crate::report::number;
 use crate::report::page::{TEMPLATE, section, table};
 use crate::report::svg::escape;
@@ -18,6 +18,8 @@ pub struct Report {
     pub command: String,
     /// The commit of the checkout.
     pub commit: String,
+    /// The machine, and how much of it was there.
+    pub made_on: MadeOn,
     /// The run was a quick one.
     pub quick: bool,
     /// What was found.
@@ -189,6 +191,8 @@ impl Report {
             command: self.command.clone(),
             commit: self.commit.clone(),
             mode: "simulated",
+            machine: self.made_on.machine.clone(),
+            stolen: self.made_on.stolen,
             figures: all.figures.clone().into_iter().collect(),
             baselines: all.baselines.clone().into_iter().collect(),
             controls: all.controls.clone().into_iter().collect(),
@@ -214,6 +218,8 @@ struct Document {
     command: String,
     commit: String,
     mode: &'static str,
+    machine: String,
+    stolen: f64,
     figures: Values,
     baselines: Values,
     controls: Values,
@@ -305,7 +311,8 @@ mod tests {
         column.compare("Where flexy is behind", "–", "nowhere".to_owned());
         let evaluation = Evaluation { summary, sections: vec![column] };
         let (command, commit) = ("weft sim flexy".to_owned(), "c0ffee".to_owned());
-        Report { command, commit, quick: false, evaluation }
+        let made_on = MadeOn { machine: "two cores".to_owned(), stolen: 0.25 };
+        Report { command, commit, made_on, quick: false, evaluation }
     }
 
     #[test]
@@ -338,5 +345,7 @@ mod tests {
         assert_eq!(json["controls"]["fifo_sla_80_20"], 0.3);
         assert_eq!(json["sections"][0]["figures"]["deadline_half_at_50"], 0.31);
         assert_eq!(json["sections"][0]["comparisons"][0]["ours"], "nowhere");
+        assert_eq!(json["machine"], "two cores");
+        assert_eq!(json["stolen"], 0.25);
     }
 }

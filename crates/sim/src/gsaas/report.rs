@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::Setup;
 use crate::dymgpu::report::{markdown_table, rows};
-use crate::outcome::Outcome;
+use crate::outcome::{MadeOn, Outcome};
 use crate::report::number;
 use crate::report::page::{TEMPLATE, section, table};
 use crate::report::svg::escape;
@@ -78,6 +78,8 @@ pub struct Report {
     pub command: String,
     /// The commit of the checkout.
     pub commit: String,
+    /// The machine, and how much of it was there.
+    pub made_on: MadeOn,
     /// What makes this run differ from others.
     pub setup: Setup,
     /// Seeds of the experiments that draw anything, from the first on.
@@ -97,6 +99,8 @@ impl Report {
             "command": self.command,
             "commit": self.commit,
             "mode": "simulated",
+            "machine": self.made_on.machine,
+            "stolen": self.made_on.stolen,
             "window": self.summary.window,
             "seed": self.setup.seed,
             "seeds": self.seeds,

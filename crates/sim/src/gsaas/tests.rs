@@ -1,6 +1,7 @@
 //! The goals, on quick runs.
 
 use super::*;
+use crate::outcome::MadeOn;
 
 const QUICK: Setup = Setup { seed: 3, quick: true };
 
@@ -84,6 +85,7 @@ fn the_report_has_every_headline_and_what_is_published() {
     let report = Report {
         command: "weft sim gsaas".into(),
         commit: "none".into(),
+        made_on: MadeOn { machine: "two cores".into(), stolen: 0.25 },
         setup: QUICK,
         seeds: 1,
         summary,
@@ -93,5 +95,8 @@ fn the_report_has_every_headline_and_what_is_published() {
     assert!(text.contains("| 95.23 % |") && text.contains("2 to 4"), "{text}");
     let page = report.html();
     assert!(page.contains("<svg") && !page.contains("src=") && !page.contains("<script"));
-    assert!(report.json()["figures"]["frag_over_best_fit"].is_number());
+    let json = report.json();
+    assert!(json["figures"]["frag_over_best_fit"].is_number());
+    assert_eq!(json["machine"], "two cores");
+    assert_eq!(json["stolen"], 0.25);
 }

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::claims::{Row, rows, trap_cost};
 use crate::experiments::claims;
 use crate::outcome::Outcome;
-pub use real::{RealError, RealRun};
+pub(crate) use real::VOID;
+pub use real::{RealError, RealRun, Void};
 
 /// Everything that the report shows.
 #[derive(Debug, Serialize, Deserialize)]

@@ -3,23 +3,51 @@
 use super::number;
 use super::paper::{Mark, Side, Source, measure};
 use super::real::RealRun;
-use crate::outcome::Plot;
+use crate::outcome::{Outcome, Plot};
 
 /// The benchmark.
 const BENCHMARK: &str = "fairgv";
 
-/// A mark for each bar or point of a plot of this experiment whose like was measured.
+/// A mark for each bar or point of a plot of this experiment whose like was measured. What is void
+/// has none.
 pub(super) fn marks(experiment: &str, plot: &Plot, runs: &[RealRun]) -> Vec<Mark> {
-    let mut marks = Vec::new();
+    let mark = |place: Place| {
+        let Place { series, x, figure } = place;
+        let y = measured(runs, &figure)?;
+        Some(Mark { series, x, y, side: Side::On, source: Source::Paced, text: number(y) })
+    };
+    places(experiment, plot).into_iter().filter_map(mark).collect()
+}
+
+/// What the plots of this experiment have no marks of because it is void, and why.
+pub(super) fn gaps(outcome: &Outcome, runs: &[RealRun]) -> Vec<String> {
+    let places = outcome.plots.iter().flat_map(|plot| places(&outcome.name, plot));
+    let gap = |place: Place| {
+        let mut runs = runs.iter().filter(|run| run.name == BENCHMARK);
+        let why = runs.find_map(|run| run.why_void(&place.figure))?;
+        Some(format!("{} of the paced device is void and not drawn: {why}.", place.figure))
+    };
+    places.filter_map(gap).collect()
+}
+
+/// A bar or a point, and what the benchmark calls its figure.
+struct Place {
+    /// The series, by its place.
+    series: usize,
+    x: f64,
+    figure: String,
+}
+
+fn places(experiment: &str, plot: &Plot) -> Vec<Place> {
+    let mut places = Vec::new();
     for (series, line) in plot.series.iter().enumerate() {
         for (place, &(x, _)) in line.points.iter().enumerate() {
-            let name = figure(experiment, plot, &line.name, (place, x));
-            let Some(y) = name.and_then(|name| measured(runs, &name)) else { continue };
-            let (side, source, text) = (Side::On, Source::Paced, number(y));
-            marks.push(Mark { series, x, y, side, source, text });
+            if let Some(figure) = figure(experiment, plot, &line.name, (place, x)) {
+                places.push(Place { series, x, figure });
+            }
         }
     }
-    marks
+    places
 }
 
 /// What the benchmark calls the figure of a bar or a point, by its place and its x.
@@ -39,13 +67,13 @@ fn figure(experiment: &str, plot: &Plot, system: &str, (place, x): (usize, f64))
 
 fn measured(runs: &[RealRun], figure: &str) -> Option<f64> {
     let mut runs = runs.iter().filter(|run| run.name == BENCHMARK);
-    runs.find_map(|run| run.figures.get(figure).or_else(|| run.controls.get(figure))).copied()
+    runs.find_map(|run| run.figure(figure))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::{Outcome, PlotKind};
+    use crate::outcome::PlotKind;
 
     fn run(figures: &serde_json::Value, controls: &serde_json::Value) -> RealRun {
         let document = serde_json::json!({"name": "fairgv", "mode": "paced", "window": "w",
@@ -70,5 +98,22 @@ mod tests {
         let plot = outcome.plot(PlotKind::Lines, "Normalised run time of MM", "", "run time");
         plot.series("fair", [(21.0, 2.0), (391.0, 2.0)]);
         assert_eq!(told(&marks("figure11", plot, &runs)), [(0, 391.0, 2.01)]);
+    }
+
+    #[test]
+    fn what_is_void_is_a_gap_that_is_told() {
+        let document = serde_json::json!({"name": "fairgv", "mode": "paced", "window": "w",
+            "commit": "c", "figures": {"figure8_mmr_fair_HS": 0.99},
+            "void": [{"figures": ["figure8_mmr_fair_MM", "figure8_mmr_min"], "why": "5 % late"}]});
+        let runs = [RealRun::parse(&document.to_string()).unwrap()];
+        let mut outcome = Outcome::new("figure8", "", "");
+        let plot = outcome.plot(PlotKind::Bars, "t", "", "MMR").groups(["MM", "HS"]);
+        plot.bars("fair", [1.0, 1.0]);
+        assert_eq!(told(&marks("figure8", plot, &runs)), [(0, 1.0, 0.99)]);
+        let expected = "figure8_mmr_fair_MM of the paced device is void and not drawn: 5 % late.";
+        assert_eq!(gaps(&outcome, &runs), [expected]);
+        // The controls: what was not measured is no gap of that kind, nor is what stands.
+        assert!(gaps(&outcome, &[]).is_empty());
+        assert!(gaps(&Outcome::new("figure7", "", ""), &runs).is_empty());
     }
 }

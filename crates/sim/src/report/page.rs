@@ -159,7 +159,7 @@ pub(crate) fn section(body: &mut String, outcome: &Outcome, runs: &[RealRun]) {
     let _ = write!(body, "<details><summary>All {} figures</summary>", rows.len());
     table(body, &["figure", "value", "least … largest of all seeds"], &rows, false);
     body.push_str("</details>\n<ul>");
-    for note in &outcome.notes {
+    for note in outcome.notes.iter().chain(&paced::gaps(outcome, runs)) {
         let _ = write!(body, "<li>{}</li>", escape(note));
     }
     if let Some(first) = &outcome.first_violation {

@@ -31,6 +31,19 @@ pub struct RealRun {
     /// What had to fail.
     #[serde(default)]
     pub controls: BTreeMap<String, f64>,
+    /// What is not among these, because it is void.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub void: Vec<Void>,
+}
+
+/// Figures that a document has not: in every run of them the machine was too busy for the paced
+/// device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Void {
+    /// Their names.
+    pub figures: Vec<String>,
+    /// What happened in each run.
+    pub why: String,
 }
 
 /// A file that is no such document.
@@ -40,6 +53,9 @@ pub enum RealError {
     #[error("this is no document of weft bench: {0}")]
     Json(#[from] serde_json::Error),
 }
+
+/// Stands in the place of a figure that is void.
+pub(crate) const VOID: &str = "void";
 
 /// Why the rows of Table 4 have nothing beside them.
 pub(super) const TABLE4: &str = "Table 4 has no counterpart row by row. The paper and its model \
@@ -78,6 +94,17 @@ impl RealRun {
     pub fn parse(text: &str) -> Result<Self, RealError> {
         Ok(serde_json::from_str(text)?)
     }
+
+    /// A figure or a control.
+    pub(crate) fn figure(&self, name: &str) -> Option<f64> {
+        self.figures.get(name).or_else(|| self.controls.get(name)).copied()
+    }
+
+    /// Why a figure is void, if it is.
+    pub(crate) fn why_void(&self, figure: &str) -> Option<&str> {
+        let lists = |void: &&Void| void.figures.iter().any(|name| name == figure);
+        self.void.iter().find(lists).map(|void| void.why.as_str())
+    }
 }
 
 /// A row of the comparison: what, mode, measured, simulated where something simulates it.
@@ -85,9 +112,13 @@ pub(super) fn rows(runs: &[RealRun], outcomes: &[Outcome]) -> Vec<[String; 4]> {
     let mut rows = Vec::new();
     for run in runs {
         for (name, figure, experiment, simulated) in COUNTERPARTS {
-            let found = run.figures.get(figure).or_else(|| run.controls.get(figure));
-            let Some(value) = found.filter(|_| run.name == name) else {
+            if run.name != name {
                 continue;
+            }
+            let measured = match (run.figure(figure), run.why_void(figure)) {
+                (Some(value), _) => super::number(value),
+                (None, Some(_)) => VOID.to_owned(),
+                (None, None) => continue,
             };
             let outcome = outcomes.iter().find(|outcome| outcome.name == experiment);
             let beside = outcome
@@ -95,7 +126,7 @@ pub(super) fn rows(runs: &[RealRun], outcomes: &[Outcome]) -> Vec<[String; 4]> {
                 .map_or_else(|| "–".to_owned(), |value| super::number(*value));
             let what = format!("{name}: {figure} ({})", run.window);
             let quick = if run.quick { ", quick" } else { "" };
-            rows.push([what, format!("{}{quick}", run.mode), super::number(*value), beside]);
+            rows.push([what, format!("{}{quick}", run.mode), measured, beside]);
         }
     }
     rows
@@ -115,6 +146,24 @@ mod tests {
         outcome.figure("mmr_min", 0.991);
         let rows = rows(&[run], &[outcome]);
         assert_eq!(rows, [["fairness: mmr_min (w)", "paced", "0.9960", "0.9910"]]);
+    }
+
+    #[test]
+    fn what_is_void_is_told_and_what_was_not_measured_is_not() {
+        let text = r#"{"name": "fairness", "commit": "c", "mode": "paced", "window": "w",
+            "figures": {"overhead_max": 1.5}, "void": [{"figures": ["mmr_min"],
+            "late_share": [0.05], "overrun_share": [0.0], "why": "too busy"}]}"#;
+        let run = RealRun::parse(text).unwrap();
+        assert_eq!(
+            (run.why_void("mmr_min"), run.why_void("overhead_max")),
+            (Some("too busy"), None)
+        );
+        let told = rows(&[run], &[]);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert_eq!(told[0][2], "void");
+        assert_eq!(told[1][2], "1.5000");
+        let plain = text.replace("mmr_min", "mmr_max");
+        assert_eq!(rows(&[RealRun::parse(&plain).unwrap()], &[]).len(), 1);
     }
 
     #[test]

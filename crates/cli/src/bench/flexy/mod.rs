@@ -6,6 +6,8 @@ mod real;
 mod verdict;
 mod work;
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, ensure};
 use weft_sched::pool::{PoolConfig, policy};
 use weft_sim::flexy::{COLUMNS, Column, Found, Options, Rule, clairvoyant, run as simulate};
@@ -77,6 +79,39 @@ struct Totals {
     control: f64,
     /// The largest of `deadline`'s columns.
     free_p99_ns: Option<u64>,
+    /// Names of those that are of a run that is void.
+    void: Vec<&'static str>,
+}
+
+/// Figures of a run.
+const FIGURES: [&str; 10] = [
+    "sla_pct",
+    "utilization",
+    "user_tasks",
+    "p99_ms",
+    "batch_wait_max_s",
+    "stops",
+    "resets",
+    "lost_tasks",
+    "sim_error_points",
+    "free_ms_p99",
+];
+
+/// What is said of several runs, of which this entry's is one.
+fn of_which(entry: Entry) -> &'static [&'static str] {
+    match entry.policy {
+        name if name == DEADLINE.policy => &[
+            "sla_pct_at_85",
+            "utilization",
+            "resets",
+            "stops",
+            "free_ms_p99",
+            "lost_tasks",
+            "sim_error_points",
+        ],
+        name if name == FIFO.policy => &["lost_tasks", "sim_error_points", "sla_pct_fifo"],
+        _ => &["lost_tasks", "sim_error_points"],
+    }
 }
 
 pub(crate) fn run(context: &Context) -> Result<Document> {
@@ -97,7 +132,11 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
         baselines(&mut document, &work);
         for entry in entries {
             let name = format!("{}_{}", entry.name, work.name());
-            let (real, kept) = measure(context, entry, &work)?;
+            let names = FIGURES.map(|figure| format!("{figure}_{name}"));
+            let Some((real, kept)) = document.held(measure(context, entry, &work), names)? else {
+                totals.void.extend_from_slice(of_which(entry));
+                continue;
+            };
             let free = Costs { reset_ns: real.costs.reset_ns, ..Costs::default() };
             let free = percent(simulated(entry, &work, free)?.user);
             let simulated = simulated(entry, &work, real.costs)?;
@@ -243,6 +282,10 @@ impl Totals {
         document.figure("lost_tasks", count(self.lost));
         document.figure("sim_error_points", self.sim_error);
         document.control("sla_pct_fifo", self.control);
+        if !self.void.is_empty() {
+            let names: BTreeSet<&str> = self.void.iter().copied().collect();
+            document.void_with_rows(names);
+        }
     }
 }
 

@@ -55,6 +55,23 @@ struct Mode {
 }
 
 impl Mode {
+    /// Another round, which counts: a void one adds nothing.
+    fn add(&mut self, round: Self) {
+        self.waits_ns.extend(round.waits_ns);
+        for (all, more) in [
+            (&mut self.rates, round.rates),
+            (&mut self.hogs, round.hogs),
+            (&mut self.machines, round.machines),
+            (&mut self.errors, round.errors),
+            (&mut self.boosts, round.boosts),
+            (&mut self.capped, round.capped),
+            (&mut self.ended_by_watchdog, round.ended_by_watchdog),
+            (&mut self.boosted_us, round.boosted_us),
+        ] {
+            all.extend(more);
+        }
+    }
+
     fn count_boosts(&mut self, report: &CoschedulingReport) {
         #[expect(clippy::cast_precision_loss, reason = "some thousand boosts")]
         let [boosts, capped, ended, boosted_ns] =
@@ -132,17 +149,20 @@ pub(super) fn run(context: &Context) -> Result<Document> {
 fn measure(context: &Context, name: &str, seconds: u64, mode: &mut Mode) -> Result<()> {
     let (others, last) = processors()?;
     let settings = [("scheduling.coscheduling", name)];
-    let host = beside(&others, || Host::node(true, &settings))?;
-    host.judged(context, |host| contend(context, host, (&others, last), seconds, mode))
+    let start = || beside(&others, || Host::node(true, &settings));
+    let round = |host: &Host| contend(context, host, (&others, last), seconds);
+    mode.add(Host::again(context, start, round)?);
+    Ok(())
 }
 
+/// A round of a mode.
 fn contend(
     context: &Context,
     host: &Host,
     (others, last): (&CpuSet, usize),
     seconds: u64,
-    mode: &mut Mode,
-) -> Result<()> {
+) -> Result<Mode> {
+    let mut mode = Mode::default();
     let daemon = host.daemon()?;
     let (step, span, processor) = (kernel(KERNEL_US), seconds.to_string(), last.to_string());
     let words = ["cosched", "tenant", &step, &span, "-", "0"];
@@ -173,7 +193,7 @@ fn contend(
         hog.finish()?;
     }
     mode.count_boosts(&daemon.sockets().connect()?.stats()?.coscheduling);
-    Ok(())
+    Ok(mode)
 }
 
 /// What was had of a processor.

@@ -5,7 +5,7 @@
 //! whose pipe it reads.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -21,6 +21,7 @@ use rustix::fs::chown;
 use rustix::io::{ioctl_fionread, retry_on_intr};
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, setsid, wait};
 use rustix::thread::{Gid, Uid};
+use weft_api::lines;
 
 use super::lock::Lock;
 use super::{Inside, Isolation, Settings, VmSpec, machine, port, region, replace};
@@ -339,9 +340,8 @@ fn endpoint(
     if let Some(errors) = child.stderr.take() {
         console.follow(errors)?;
     }
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().context("a pipe")?).read_line(&mut line)?;
-    ensure!(line.trim() == "ready", "the endpoint for {masked} did not start");
+    let said = lines::first(child.stdout.take().context("a pipe")?)?;
+    ensure!(said == "ready", "the endpoint for {masked} did not start");
     Ok(child)
 }
 

@@ -2,7 +2,7 @@
 //! opens a region with the VM's grants and starts its server as the VM's user. Who ends this
 //! process ends them, and with them the sessions of the VM's programs.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
@@ -22,6 +22,9 @@ const SESSIONS_MAX: usize = 32;
 
 /// Shared memory of a session: half of it is for what is on its way, half for pinned memory.
 const SESSION_MIB: usize = 32;
+
+/// A lender says no more than this until it is ready: a few of QEMU's arguments.
+const SAID_BYTES_MAX: u64 = 64 << 10;
 
 /// The folder of the sockets of what a VM shares with the node at this address.
 pub(super) fn folder_of(folder: &Path, number: usize) -> PathBuf {
@@ -93,13 +96,14 @@ fn lend(
     // One that has ended has said why.
     let _ = writeln!(input, "{}\n", grants.join("\n"));
     let mut devices = String::new();
-    for line in BufReader::new(child.stdout.take().context("a pipe")?).lines() {
+    let said = child.stdout.take().context("a pipe")?.take(SAID_BYTES_MAX);
+    for line in BufReader::new(said).lines() {
         match line?.as_str() {
             "ready" => return Ok(((child, input), devices)),
             argument => devices.extend([argument, "\n"]),
         }
     }
-    // It has said why.
+    // It has said why. One that says too much ends with its pipe.
     let status = child.wait()?;
     bail!("the node shares no memory with the VM: weft-guest ended with {status}")
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
-use weft_api::v1::{Event, Mode, OperationKind, OperationState, Quota};
+use weft_api::v1::{Event, EventKind, Mode, OperationKind, OperationState, Quota};
 
 use super::registry::{add_audit, project_of, set_used};
 use super::{Link, Row, Value, int, int_or_none};
 use crate::plan::Step;
 use crate::store::shared::{
-    EVENTS_MAX, KEY_LIFE_MS, SLOTS, Sum, by_gpu, charged, demand, mode_of, parsed, with, without,
-    word,
+    DAY_MS, EVENTS_MAX, KEY_LIFE_MS, RETRIES_MAX, SLOTS, Sum, by_gpu, charged, demand,
+    ensure_launches, mode_of, parsed, with, without, word,
 };
 use crate::store::{
     Audit, CgpuRow, Done, Effects, InstanceRow, Key, Marks, OperationRow, Part, Reservation, Spec,
@@ -22,14 +22,46 @@ pub(super) fn reserve(
     link: &mut impl Link,
     reservation: &Reservation,
 ) -> Result<InstanceRow, StoreError> {
-    let Reservation { id, name, project, spec, operation, taken, key, audit } = reservation;
-    let now_ms = audit.at_ms;
+    let made = reserve_all(link, std::slice::from_ref(reservation))?;
+    made.into_iter().next().ok_or_else(lost)
+}
+
+/// Reserves GPUs for the instances of one request, and makes them. What fails is undone with all
+/// that came before it, by the savepoint that it is written in.
+pub(super) fn reserve_all(
+    link: &mut impl Link,
+    wanted: &[Reservation],
+) -> Result<Vec<InstanceRow>, StoreError> {
+    let Some(Reservation { project, key, launches_per_day, audit, .. }) = wanted.first() else {
+        return Ok(Vec::new());
+    };
     if let Some(key) = key {
-        keep_key(link, key, id, now_ms)?;
+        let ids: Vec<&str> = wanted.iter().map(|one| one.id.as_str()).collect();
+        keep_key(link, key, &ids, audit.at_ms)?;
     }
+    let sum = wanted.iter().fold(Quota::default(), |sum, one| with(&sum, &demanded(one)));
+    charge(link, project, &sum)?;
+    if let Some(most) = launches_per_day {
+        count_launches(link, project, audit.at_ms, wanted.len() as u64, *most)?;
+    }
+    take(link, wanted.iter().flat_map(|one| &one.taken))?;
+    wanted.iter().map(|one| make(link, one)).collect()
+}
+
+fn demanded(reservation: &Reservation) -> Quota {
+    let taken = &reservation.taken;
     let memory_mib = taken.iter().map(|one| one.memory_mib).sum();
-    charge(link, project, &demand(spec, taken.len() as u64, memory_mib))?;
-    take(link, taken)?;
+    demand(&reservation.spec, taken.len() as u64, memory_mib)
+}
+
+fn lost() -> StoreError {
+    StoreError::Broken("an instance is lost".to_owned())
+}
+
+/// Makes an instance whose GPUs are taken.
+fn make(link: &mut impl Link, reservation: &Reservation) -> Result<InstanceRow, StoreError> {
+    let Reservation { id, name, project, spec, operation, taken, audit, .. } = reservation;
+    let now_ms = audit.at_ms;
     let slot = free_slot(link)?;
     link.change(
         "INSERT INTO instances (id, name, project, wanted, spec, slot, operation, created_ms)
@@ -66,20 +98,24 @@ pub(super) fn reserve(
     }
     begin_operation(link, operation, OperationKind::Create, id, project, now_ms)?;
     add_audit(link, audit)?;
-    find(link, id)?.ok_or_else(|| StoreError::Broken("an instance is lost".to_owned()))
+    find(link, id)?.ok_or_else(lost)
 }
+
+/// What stands between ids of instances, which are words.
+const BETWEEN_IDS: &str = " ";
 
 /// The request has this key from here on, if it was not carried out before.
 fn keep_key(
     link: &mut impl Link,
     key: &Key,
-    instance: &str,
+    instances: &[&str],
     now_ms: u64,
 ) -> Result<(), StoreError> {
     let forget = int(now_ms.saturating_sub(KEY_LIFE_MS))?;
     link.change("DELETE FROM keys WHERE created_ms < $1", &[forget.into()])?;
-    if let Some(instance) = repeated(link, key, now_ms)? {
-        return Err(StoreError::Repeated(instance));
+    let before = repeated(link, key, now_ms)?;
+    if !before.is_empty() {
+        return Err(StoreError::Repeated(before));
     }
     link.change(
         "INSERT INTO keys (owner, key, digest, instance, created_ms) VALUES ($1, $2, $3, $4, $5)",
@@ -87,25 +123,28 @@ fn keep_key(
             (&key.owner).into(),
             (&key.key).into(),
             Value::Bytes(&key.digest),
-            instance.into(),
+            instances.join(BETWEEN_IDS).into(),
             int(now_ms)?.into(),
         ],
     )?;
     Ok(())
 }
 
-/// The instance of a request that was carried out under this key, less than a day ago.
+/// The instances of a request that was carried out under this key, less than a day ago.
 pub(super) fn repeated(
     link: &mut impl Link,
     key: &Key,
     now_ms: u64,
-) -> Result<Option<String>, StoreError> {
+) -> Result<Vec<String>, StoreError> {
     let row = link.one(
         "SELECT digest, instance FROM keys WHERE owner = $1 AND key = $2 AND created_ms >= $3",
         &[(&key.owner).into(), (&key.key).into(), int(now_ms.saturating_sub(KEY_LIFE_MS))?.into()],
     )?;
-    let Some(row) = row else { return Ok(None) };
-    if row.bytes(0)? == key.digest { Ok(Some(row.text(1)?)) } else { Err(StoreError::KeyReused) }
+    let Some(row) = row else { return Ok(Vec::new()) };
+    if row.bytes(0)? != key.digest {
+        return Err(StoreError::KeyReused);
+    }
+    Ok(row.text(1)?.split(BETWEEN_IDS).map(str::to_owned).collect())
 }
 
 /// The project has so much more, if its quota allows it.
@@ -113,6 +152,39 @@ fn charge(link: &mut impl Link, project: &str, more: &Quota) -> Result<(), Store
     let found = project_of(link, project)?;
     let (quota, used) = found.ok_or_else(|| StoreError::Missing(format!("project {project}")))?;
     set_used(link, project, &charged(project, &quota, &used, more)?)
+}
+
+/// So many more instances that the project makes on that day, if it may make so many.
+fn count_launches(
+    link: &mut impl Link,
+    project: &str,
+    now_ms: u64,
+    more: u64,
+    most: u32,
+) -> Result<(), StoreError> {
+    let row = link.one(
+        "UPDATE projects
+         SET launches = CASE WHEN launch_day = $2 THEN launches + CAST($3 AS bigint)
+                             ELSE CAST($3 AS bigint) END,
+             launch_day = $2
+         WHERE name = $1 RETURNING launches",
+        &[project.into(), int(now_ms / DAY_MS)?.into(), int(more)?.into()],
+    )?;
+    let with_them: u64 = row.map_or(Ok(more), |row| row.int(0))?;
+    ensure_launches(project, with_them.saturating_sub(more), more, most)
+}
+
+/// How many instances a project has made on that day.
+pub(super) fn launches(
+    link: &mut impl Link,
+    project: &str,
+    now_ms: u64,
+) -> Result<u64, StoreError> {
+    let row = link.one(
+        "SELECT launches FROM projects WHERE name = $1 AND launch_day = $2",
+        &[project.into(), int(now_ms / DAY_MS)?.into()],
+    )?;
+    row.map_or(Ok(0), |row| row.int(0))
 }
 
 /// The project has its instance's part of the quota back, if it did not before; whether that is so.
@@ -170,7 +242,10 @@ pub(super) fn recount(link: &mut impl Link) -> Result<(), StoreError> {
 }
 
 /// Takes parts of GPUs that are still as they were decided on.
-fn take(link: &mut impl Link, taken: &[Taken]) -> Result<(), StoreError> {
+fn take<'a>(
+    link: &mut impl Link,
+    taken: impl Iterator<Item = &'a Taken>,
+) -> Result<(), StoreError> {
     for (gpu, sum) in by_gpu(taken) {
         let Sum { memory_mib, cgpus, is_exclusive, generation } = sum;
         let changed = link.change(
@@ -482,6 +557,20 @@ pub(super) fn tell(link: &mut impl Link, instance: &str, event: &Event) -> Resul
             detail.as_deref().into(),
         ],
     )?;
+    if *kind == EventKind::Retry { forget_retries(link, instance) } else { Ok(()) }
+}
+
+/// Of what is tried again without end the first retries are forgotten.
+fn forget_retries(link: &mut impl Link, instance: &str) -> Result<(), StoreError> {
+    let retry = word(&EventKind::Retry)?;
+    link.change(
+        "DELETE FROM events
+         WHERE operation = (SELECT operation FROM instances WHERE id = $1) AND kind = $2
+           AND seq <= (SELECT seq FROM events
+                       WHERE operation = (SELECT operation FROM instances WHERE id = $1)
+                         AND kind = $2 ORDER BY seq DESC LIMIT 1 OFFSET $3)",
+        &[instance.into(), retry.into(), RETRIES_MAX.into()],
+    )?;
     Ok(())
 }
 
@@ -574,10 +663,41 @@ fn give_back(link: &mut impl Link, found: &InstanceRow) -> Result<(), StoreError
     Ok(())
 }
 
-/// A failed instance is not shown any longer.
-pub(super) fn hide(link: &mut impl Link, instance: &str) -> Result<(), StoreError> {
-    let change = "UPDATE instances SET hidden = true WHERE id = $1 AND ended_ms IS NOT NULL";
-    link.change(change, &[instance.into()]).map(drop)
+/// A failed instance is not shown any longer; whether it was shown before.
+pub(super) fn hide(link: &mut impl Link, instance: &str) -> Result<bool, StoreError> {
+    let changed = link.change(
+        "UPDATE instances SET hidden = true WHERE id = $1 AND ended_ms IS NOT NULL AND NOT hidden",
+        &[instance.into()],
+    )?;
+    Ok(changed > 0)
+}
+
+/// A statement about instances that ended first, before `$1`, and are `$2` at most.
+macro_rules! of_ended {
+    ($before:literal, $behind:literal) => {
+        concat!(
+            $before,
+            "(SELECT id FROM instances WHERE ended_ms < $1 ORDER BY ended_ms, seq LIMIT $2)",
+            $behind
+        )
+    };
+}
+
+/// Forgets instances that ended before then, and what there is of them; how many they were.
+pub(super) fn forget(link: &mut impl Link, before_ms: u64, most: u32) -> Result<u64, StoreError> {
+    let parameters: [Value<'_>; 2] = [int(before_ms)?.into(), most.into()];
+    for change in [
+        of_ended!(
+            "DELETE FROM events WHERE operation IN
+             (SELECT id FROM operations WHERE instance IN ",
+            ")"
+        ),
+        of_ended!("DELETE FROM operations WHERE instance IN ", ""),
+        of_ended!("DELETE FROM cgpus WHERE instance IN ", ""),
+    ] {
+        link.change(change, &parameters)?;
+    }
+    link.change(of_ended!("DELETE FROM instances WHERE id IN ", ""), &parameters)
 }
 
 /// An operation and what happened.

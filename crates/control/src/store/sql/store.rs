@@ -238,7 +238,15 @@ impl<B: Base> Store for B {
         self.writer().begin(move |link| instances::reserve(link, &reservation))
     }
 
-    fn repeated(&self, key: &Key, now_ms: u64) -> Result<Option<String>, StoreError> {
+    fn reserve_all(&self, wanted: Vec<Reservation>) -> Ticket<Vec<InstanceRow>> {
+        self.writer().begin(move |link| instances::reserve_all(link, &wanted))
+    }
+
+    fn launches(&self, project: &str, now_ms: u64) -> Result<u64, StoreError> {
+        self.read(|link| instances::launches(link, project, now_ms))
+    }
+
+    fn repeated(&self, key: &Key, now_ms: u64) -> Result<Vec<String>, StoreError> {
         self.read(|link| instances::repeated(link, key, now_ms))
     }
 
@@ -327,10 +335,14 @@ impl<B: Base> Store for B {
     fn hide(&self, instance: &str, audit: &Audit) -> Result<(), StoreError> {
         let (instance, audit) = (instance.to_owned(), audit.clone());
         let ticket = self.writer().begin(move |link| {
-            instances::hide(link, &instance)?;
-            add_audit(link, &audit)
+            // Whoever asks again and again would fill the audit.
+            if instances::hide(link, &instance)? { add_audit(link, &audit) } else { Ok(()) }
         });
         ticket.wait()
+    }
+
+    fn forget(&self, before_ms: u64, most: u32) -> Result<u64, StoreError> {
+        self.writer().begin(move |link| instances::forget(link, before_ms, most)).wait()
     }
 
     fn operation(&self, id: &str) -> Result<Option<(OperationRow, Vec<Event>)>, StoreError> {

@@ -1,19 +1,25 @@
-//! The gateway's process: started, and started again should it end. It has no right of this
-//! process, and every session that it asks for comes with a grant.
+//! The gateway's process: started, and started again should it end; ended should it not answer
+//! ([`pulse`]). It has no right of this process, and every session that it asks for comes with a
+//! grant.
+
+mod pulse;
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufReader, ErrorKind, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use weft_api::node::GatewayReport;
-use weft_wire::remote::{from_hex, to_hex};
+use weft_api::lines;
+use weft_api::node::{GatewayHealth, GatewayReport};
+use weft_wire::remote::{ALIVE, WELL, from_hex, to_hex};
 
+use self::pulse::{ENDED_AFTER, LOOK_EVERY, Look, Pulse};
 use super::super::log::{LogLimit, printable};
 use super::super::{Daemon, STACK_BYTES};
 use crate::config::RemoteConfig;
@@ -25,10 +31,16 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A gateway has said what its key is within this time.
 const KEY_LIMIT: Duration = Duration::from_secs(10);
 
+/// A gateway that has not answered for so long is ended.
+pub(in crate::daemon) const SILENCE_MAX: Duration = LOOK_EVERY.saturating_mul(ENDED_AFTER);
+
 /// Lines of a gateway's standard error: it is not trusted to say little.
 static SAID: LogLimit = LogLimit::per_second(10);
 
-/// So many of them stand beside its end.
+/// Lines that say where it listens, which an honest one says once.
+static LISTENS: LogLimit = LogLimit::per_second(1);
+
+/// So many lines of its standard error stand beside its end.
 const LAST_LINES: usize = 4;
 
 /// What the gateway has said.
@@ -43,6 +55,10 @@ pub(crate) struct Gateway {
 struct Said {
     key: Option<[u8; 32]>,
     address: Option<SocketAddr>,
+    pulse: Pulse,
+    /// Times that one ended, and those of them that it did not answer before.
+    ends: u64,
+    hangs: u64,
 }
 
 impl Gateway {
@@ -71,11 +87,21 @@ impl Gateway {
 
     /// The gateway as users see it, if there is to be one.
     pub(crate) fn report(&self) -> Option<GatewayReport> {
-        let Said { key, address } = *self.said();
+        let Said { key, address, pulse, .. } = *self.said();
+        let listens_at = address.filter(|_| pulse.silent() == 0);
         self.is_wanted.then(|| GatewayReport {
-            listen: address.map(|address| address.to_string()),
+            listen: listens_at.map(|address| address.to_string()),
             key: key.map(|key| to_hex(&key)).unwrap_or_default(),
         })
+    }
+
+    /// How it does, if there is to be one.
+    pub(crate) fn health(&self) -> Option<GatewayHealth> {
+        let Said { address, pulse, ends, hangs, .. } = *self.said();
+        // A look takes a second.
+        let silent_s = pulse.silent();
+        let listens = address.is_some() && silent_s == 0;
+        self.is_wanted.then_some(GatewayHealth { listens, silent_s, ends, hangs })
     }
 
     /// Where it listens, once it does.
@@ -96,7 +122,7 @@ pub(crate) fn start(daemon: &Arc<Daemon>) -> anyhow::Result<()> {
     thread.spawn(move || {
         loop {
             match spawn(&daemon, listen, &program) {
-                Ok(child) => attend(&daemon.remote.gateway, child),
+                Ok(child) => attend(&daemon.remote.gateway, child, LOOK_EVERY),
                 Err(error) => tracing::error!("{error:#}"),
             }
             thread::sleep(PAUSE);
@@ -157,13 +183,66 @@ fn spawn(daemon: &Daemon, listen: SocketAddr, program: &PathBuf) -> anyhow::Resu
     command.spawn().with_context(|| format!("cannot start {}", program.display()))
 }
 
-/// Hears what a gateway says until it ends.
-fn attend(gateway: &Gateway, mut child: Child) {
-    let why = hear_all(gateway, child.stdout.take(), child.stderr.take());
-    gateway.said().address = None;
+/// Hears what a gateway says, and looks at it so often, until it ends.
+fn attend(gateway: &Gateway, mut child: Child, every: Duration) {
+    let (out, error, asks) = (child.stdout.take(), child.stderr.take(), child.stdin.take());
+    gateway.said().pulse = Pulse::default();
+    let (lives, ended) = channel();
+    let why = thread::scope(|scope| {
+        let watched = &mut child;
+        scope.spawn(move || watch(gateway, watched, asks, &ended, every));
+        let why = hear_all(gateway, out, error);
+        drop(lives);
+        why
+    });
+    let mut said = gateway.said();
+    (said.address, said.pulse) = (None, Pulse::default());
+    said.ends += 1;
+    drop(said);
+    // One that says nothing any more, and still runs, lets nobody in.
+    let _ = child.kill();
     match child.wait() {
         Ok(status) => tracing::error!(%status, why, "the gateway ended; it is started again"),
         Err(error) => tracing::error!(%error, "the gateway was not reaped"),
+    }
+}
+
+/// Asks a gateway again and again whether it is well, until `ended` is no longer said to; one that
+/// does not answer is ended.
+fn watch(
+    gateway: &Gateway,
+    child: &mut Child,
+    mut asks: Option<ChildStdin>,
+    ended: &Receiver<()>,
+    every: Duration,
+) {
+    // Its standard input is open for as long: that is how it learns of this process's end.
+    while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+        let mut said = gateway.said();
+        let was_silent = said.pulse.silent() > 0;
+        let look = said.pulse.look();
+        said.hangs += u64::from(look == Look::End);
+        drop(said);
+        match look {
+            Look::Ask => {
+                if was_silent {
+                    tracing::info!("the gateway answers again");
+                }
+                // There is one question at a time in the pipe; one that has ended is soon known.
+                let _ = asks.as_mut().map(|asks| writeln!(asks, "{WELL}"));
+            }
+            Look::Wait => {}
+            Look::Tell => tracing::warn!("the gateway does not answer: it hangs, or was stopped"),
+            Look::End => {
+                let limit_s = SILENCE_MAX.as_secs();
+                tracing::error!("the gateway has not answered for {limit_s} s: it is ended");
+                if let Err(error) = child.kill() {
+                    tracing::error!(%error, "the gateway cannot be ended");
+                }
+                gateway.news.notify_all();
+                return;
+            }
+        }
     }
 }
 
@@ -173,8 +252,8 @@ fn hear_all(gateway: &Gateway, out: Option<ChildStdout>, error: Option<ChildStde
         // In a thread of its own: a gateway may say more there than a pipe holds.
         let last = error.map(|error| scope.spawn(|| overhear(error)));
         if let Some(out) = out {
-            for line in BufReader::new(out).lines().map_while(Result::ok) {
-                hear(gateway, &line);
+            for line in lines::all(BufReader::new(out), LINE_BYTES_MAX).map_while(Result::ok) {
+                hear(gateway, &String::from_utf8_lossy(&line));
             }
         }
         last.and_then(|last| last.join().ok()).unwrap_or_default()
@@ -184,7 +263,7 @@ fn hear_all(gateway: &Gateway, out: Option<ChildStdout>, error: Option<ChildStde
 /// Logs what a gateway says on its standard error as it comes; returns the last lines of it.
 fn overhear(error: ChildStderr) -> String {
     let mut last: VecDeque<String> = VecDeque::new();
-    for line in BufReader::new(error).split(b'\n').map_while(Result::ok) {
+    for line in lines::all(BufReader::new(error), LINE_BYTES_MAX).map_while(Result::ok) {
         let line = printable(&String::from_utf8_lossy(&line), LINE_BYTES_MAX);
         if let Some(suppressed) = SAID.line(Instant::now()) {
             tracing::warn!(line, suppressed, "the gateway says");
@@ -198,28 +277,30 @@ fn overhear(error: ChildStderr) -> String {
 }
 
 fn hear(gateway: &Gateway, line: &str) {
-    if let Some(key) = line.strip_prefix("key ") {
+    if line == ALIVE {
+        gateway.said().pulse.answer();
+    } else if let Some(key) = line.strip_prefix("key ") {
         let key = from_hex(key).and_then(|key| key.try_into().ok());
         gateway.said().key = key;
     } else if let Some(address) = line.strip_prefix("listening ") {
-        gateway.said().address = address.parse().ok();
-        tracing::info!(address, "endpoints are let in");
+        let address = address.parse().ok();
+        gateway.said().address = address;
+        if let (Some(address), Some(_)) = (address, LISTENS.line(Instant::now())) {
+            tracing::info!(%address, "endpoints are let in");
+        }
     }
     gateway.news.notify_all();
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Pid, Signal, kill_process};
+
     use super::*;
 
-    /// More than a pipe holds, before it listens: it would wait for a reader for ever.
-    #[test]
-    fn a_gateway_that_says_much_on_its_standard_error_is_heard_all_the_same() {
-        let script = "head -c 300000 /dev/zero | tr '\\0' 'x' | fold -w 99 >&2
-            echo >&2
-            echo listening 127.0.0.1:7600
-            read -r _
-            echo the last >&2";
+    /// The last words of a script in a gateway's place, which ends once it was heard where it
+    /// listens.
+    fn last_words(script: &str) -> String {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -239,6 +320,71 @@ mod tests {
             hearing.join().unwrap()
         });
         child.wait().unwrap();
+        last
+    }
+
+    /// More than a pipe holds, before it listens: it would wait for a reader for ever.
+    #[test]
+    fn a_gateway_that_says_much_on_its_standard_error_is_heard_all_the_same() {
+        let last = last_words(
+            "head -c 300000 /dev/zero | tr '\\0' 'x' | fold -w 99 >&2
+            echo >&2
+            echo listening 127.0.0.1:7600
+            read -r _
+            echo the last >&2",
+        );
         assert!(last.starts_with("xxx") && last.ends_with("; the last"), "{last}");
+    }
+
+    /// From one look to the next; as many as are too many without an answer take 3 s.
+    const EVERY: Duration = Duration::from_millis(200);
+
+    /// It is looked at more often than a silent one before.
+    #[test]
+    fn a_gateway_that_is_stopped_is_ended_and_one_that_answers_is_left_alone() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo alive; while read -r _; do echo alive; done"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let gateway = Gateway { is_wanted: true, ..Gateway::default() };
+        let (is_left, is_told) = thread::scope(|scope| {
+            let attending = scope.spawn(|| attend(&gateway, child, EVERY));
+            let comes = |is_so: &dyn Fn(&Said) -> bool| {
+                let limit = Duration::from_secs(60);
+                let waited =
+                    gateway.news.wait_timeout_while(gateway.said(), limit, |said| !is_so(said));
+                !waited.unwrap().1.timed_out()
+            };
+            let often = u64::from(ENDED_AFTER) + 5;
+            let is_left = comes(&|said| said.pulse.answers() > often);
+            let is_left = is_left && gateway.said().hangs == 0 && !attending.is_finished();
+            kill_process(pid, Signal::STOP).unwrap();
+            let is_told = comes(&|said| said.hangs == 1);
+            if !is_told {
+                kill_process(pid, Signal::KILL).unwrap();
+            }
+            (is_left, is_told)
+        });
+        assert!(is_left, "one that answers");
+        assert!(is_told, "one that is stopped");
+        let expected = GatewayHealth { listens: false, silent_s: 0, ends: 1, hangs: 1 };
+        assert_eq!(gateway.health(), Some(expected));
+    }
+
+    /// 64 MiB each way, of which a line's worth is kept; what comes behind it is heard.
+    #[test]
+    fn of_a_gateways_line_without_an_end_no_more_is_kept_than_a_line_has() {
+        let last = last_words(
+            "flood() { head -c 67108864 /dev/zero | tr '\\0' 'x'; }
+            flood >&2
+            echo >&2
+            flood
+            echo
+            echo listening 127.0.0.1:7600
+            read -r _
+            echo the last >&2",
+        );
+        assert_eq!(last, format!("{}; the last", "x".repeat(LINE_BYTES_MAX)));
     }
 }
