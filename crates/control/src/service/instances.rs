@@ -67,7 +67,7 @@ impl Service {
 
     pub(super) fn instance_create(&self, actor: &Actor, ask: &Ask) -> Answer {
         let asked: NewInstance = parse(ask)?;
-        let made = self.launch(actor, ask, &asked, &[asked.name.clone()])?;
+        let made = self.launch(actor, ask, &asked, std::slice::from_ref(&asked.name))?;
         json(made.first().ok_or_else(|| Problem::new(Kind::Internal, "nothing was made"))?)
     }
 
