@@ -383,11 +383,13 @@ impl<P: HolderPage> Holder<P> {
         self.turn.is_some_and(|turn| turn.grant.epoch <= revoked)
     }
 
-    /// Whether nobody else wants the device, as far as the grant in use tells.
+    /// Whether nobody else wants the device, as far as the grant in use tells. Whoever has given
+    /// a turn back before what flies in it has drained has a successor behind that.
     #[must_use]
     pub fn is_alone(&self) -> bool {
         let is_renewed = |turn: Held| turn.grant.kind == GrantKind::Renewing;
-        !self.is_revoked() && self.turn.is_none_or(is_renewed)
+        let without = self.is_unmanaged() || self.in_flight_ns == 0;
+        !self.is_revoked() && self.turn.map_or(without, is_renewed)
     }
 
     /// Whether the daemon named this session as the next one.
