@@ -16,6 +16,7 @@ use weft_sched::placement::{
     PlaceError, Placement, PolicyId, Request,
 };
 
+use crate::store::shared::{charged, demand};
 use crate::store::{
     Audit, GpuRow, InstanceRow, NodeRow, Part, Reservation, Spec, Store, StoreError, Taken, Ticket,
 };
@@ -79,6 +80,23 @@ struct View {
     hosts: Vec<String>,
     grants: BTreeMap<String, GrantKey>,
     next_grant: u64,
+    /// Memory that GPUs have, whether they are free, in service, or neither.
+    sizes_mib: BTreeSet<u64>,
+}
+
+/// Why nothing was reserved.
+#[derive(Debug)]
+struct Refusal {
+    problem: Box<Problem>,
+    /// Memory that it would take at least if there were room for it, together; none where the
+    /// cluster could not hold it if it were empty, and where it is not room that is missing.
+    missing_mib: Option<u64>,
+}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self { problem: Box::new(problem), missing_mib: None }
+    }
 }
 
 impl Allocator {
@@ -215,27 +233,52 @@ impl Allocator {
         let Some(first) = wanted.first() else { return Ok(Vec::new()) };
         let request = request(&first.spec);
         let outcome = self.decide_and_reserve(wanted, &request);
-        // What quota does not allow says nothing of what the GPUs are to be kept for, and whoever
-        // has none could bend the mix with it.
-        if outcome.as_ref().err().is_none_or(|problem| problem.kind == Kind::NoCapacity) {
-            let mut held = self.lock();
-            let Known { view, asked } = &mut *held;
-            let learnt = wanted.iter().filter_map(|_| asked.observed.learn(&request));
-            if let Some(mix) = learnt.reduce(|_, newer| newer) {
-                asked.mix = mix.clone();
-                if let Some(view) = view {
-                    view.cluster.learn(mix);
-                }
+        // What found no room is what room is to be kept for: without it the mix of a full cloud
+        // would be of small requests alone, and large ones never find room again. What no GPU can
+        // hold, and what quota does not allow, says nothing of that, and would let anybody bend
+        // the mix.
+        let is_demand = match &outcome {
+            Ok(_) => true,
+            Err(Refusal { missing_mib, .. }) => {
+                missing_mib.is_some_and(|memory_mib| self.is_allowed(wanted, memory_mib))
+            }
+        };
+        if is_demand {
+            self.learn(&request, wanted.len());
+        }
+        outcome.map_err(|refusal| *refusal.problem)
+    }
+
+    /// Whether quota would allow what there is no room for, of so much memory each. The store says
+    /// so only of what is decided.
+    fn is_allowed(&self, wanted: &[Reservation], memory_mib: u64) -> bool {
+        let Some(Reservation { project, spec, .. }) = wanted.first() else { return false };
+        // Where the store cannot tell, nothing is counted.
+        let Ok(Some((quota, used))) = self.store.project(project) else { return false };
+        let count = wanted.len() as u64;
+        let cgpus = count.saturating_mul(spec.cgpus.into());
+        let more = demand(spec, cgpus, count.saturating_mul(memory_mib));
+        charged(project, &quota, &used, &more).is_ok()
+    }
+
+    /// Counts what was asked for, so many times.
+    fn learn(&self, request: &Request, count: usize) {
+        let mut held = self.lock();
+        let Known { view, asked } = &mut *held;
+        let learnt = (0..count).filter_map(|_| asked.observed.learn(request));
+        if let Some(mix) = learnt.reduce(|_, newer| newer) {
+            asked.mix = mix.clone();
+            if let Some(view) = view {
+                view.cluster.learn(mix);
             }
         }
-        outcome
     }
 
     fn decide_and_reserve(
         &self,
         wanted: &[Reservation],
         request: &Request,
-    ) -> Result<Vec<InstanceRow>, Problem> {
+    ) -> Result<Vec<InstanceRow>, Refusal> {
         for _ in 0..ATTEMPTS_MAX {
             let mut held = self.lock();
             let view = self.view(&mut held).map_err(broken)?;
@@ -251,7 +294,10 @@ impl Allocator {
                 Err((fitting, error)) => {
                     let (away, largest_mib) = (self.unreachable().len(), view.largest_mib());
                     let of = (fitting, wanted.len());
-                    return Err(refused(&error, of, away, request.mode, largest_mib));
+                    let problem = refused(&error, of, away, request.mode, largest_mib);
+                    let is_full = problem.kind == Kind::NoCapacity;
+                    let missing_mib = if is_full { view.least_mib(request) } else { None };
+                    return Err(Refusal { missing_mib, ..problem.into() });
                 }
             };
             self.pending.fetch_add(1, Ordering::Relaxed);
@@ -264,11 +310,12 @@ impl Allocator {
             }
             match reserved {
                 Err(StoreError::Changed) => {}
-                reserved => return reserved.map_err(broken),
+                reserved => return reserved.map_err(|error| broken(error).into()),
             }
         }
         Err(Problem::new(Kind::Busy, "others reserve the same GPUs all the time")
-            .hint("try again in a moment"))
+            .hint("try again in a moment")
+            .into())
     }
 
     /// Gives back what an instance has, when nothing of it is left.
@@ -353,8 +400,9 @@ impl View {
             hosts: Vec::new(),
             grants: BTreeMap::new(),
             next_grant: 0,
+            sizes_mib: BTreeSet::new(),
         };
-        view.cluster.learn(mix);
+        view.cluster.set_mix(mix);
         let mut rows = Vec::new();
         for (node, gpus) in inventory {
             let memory: Vec<u64> = gpus.iter().map(|gpu| gpu.found.memory_mib).collect();
@@ -362,6 +410,7 @@ impl View {
                 tracing::error!(node = node.name, %error, "the node's GPUs are not used");
                 continue;
             }
+            view.sizes_mib.extend(memory);
             view.hosts.push(node.host);
             for gpu in gpus {
                 let key = GpuKey(u32::try_from(rows.len()).unwrap_or(u32::MAX));
@@ -381,9 +430,21 @@ impl View {
         view
     }
 
-    /// What the largest GPU has, whether it is free, in service, or neither.
+    /// What the largest GPU has.
     fn largest_mib(&self) -> u64 {
-        self.cluster.gpus().iter().map(|gpu| gpu.capacity).max().unwrap_or(0)
+        self.sizes_mib.last().copied().unwrap_or(0)
+    }
+
+    /// Memory that a request takes at least, of all its cGPUs together; none if the cluster could
+    /// not hold it if it were empty.
+    fn least_mib(&self, request: &Request) -> Option<u64> {
+        let of_each = match request.mode {
+            // The whole of the smallest GPU that will do.
+            placement::Mode::Exclusive => *self.sizes_mib.range(request.memory..).next()?,
+            placement::Mode::Shared => request.memory,
+        };
+        let memory_mib = of_each.saturating_mul(request.cgpus.into());
+        self.cluster.could_hold(request).then_some(memory_mib)
     }
 
     /// What instances have already.

@@ -92,6 +92,53 @@ fn a_restart_knows_what_those_asked_for_who_are_there() {
     assert_eq!(given(&allocator(&store), store.as_ref(), "first", 400), OF_LEAST_USE);
 }
 
+/// Asks for three cGPUs on any GPUs again and again.
+fn ask_for_three(allocator: &Allocator, project: &str, memory_mib: u64, times: u32) -> Vec<Kind> {
+    let ask = |number: u32| {
+        let mut wanted = reservation(&format!("{number}"), 0, memory_mib, Mode::Shared, 0);
+        project.clone_into(&mut wanted.project);
+        wanted.spec.cgpus = 3;
+        allocator.reserve(&wanted).unwrap_err().kind
+    };
+    let mut kinds: Vec<Kind> = (0..times).map(ask).collect();
+    kinds.dedup();
+    kinds
+}
+
+#[test]
+fn what_finds_no_room_is_what_room_is_kept_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = nodes(folder.path());
+    let allocator = allocator(&store);
+    // Four GPUs could hold three, and two can now.
+    assert_eq!(ask_for_three(&allocator, "p", 600, 64), [Kind::NoCapacity]);
+    assert_eq!(given(&allocator, store.as_ref(), "first", 400), OF_LEAST_USE);
+}
+
+#[test]
+fn what_finds_no_room_and_would_have_no_quota_does_not_change_where_others_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = nodes(folder.path());
+    // Enough cGPUs, and a MiB less than three of them have.
+    store.put_project("scant", Quota::from(quota(100, 1_799, 100)), None).unwrap();
+    let allocator = allocator(&store);
+    for project in ["none", "scant", "unknown"] {
+        assert_eq!(ask_for_three(&allocator, project, 600, 64), [Kind::NoCapacity]);
+    }
+    assert_eq!(given(&allocator, store.as_ref(), "first", 400), FULLEST);
+}
+
+#[test]
+fn what_no_gpu_can_hold_does_not_change_where_others_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = nodes(folder.path());
+    let allocator = allocator(&store);
+    assert_eq!(ask_for_three(&allocator, "p", 600, 64), [Kind::NoCapacity]);
+    // If these counted, the mix would be of nothing else: 95 % of all are of them.
+    assert_eq!(ask_for_three(&allocator, "p", 1_001, 20 * 64), [Kind::NoCapacity]);
+    assert_eq!(given(&allocator, store.as_ref(), "last", 400), OF_LEAST_USE);
+}
+
 #[test]
 fn who_has_no_quota_does_not_change_where_others_go() {
     let folder = tempfile::tempdir().unwrap();

@@ -6,9 +6,8 @@ use alloc::vec::Vec;
 
 use super::cluster::Host;
 use super::host::View;
-use super::mix::Mix;
-use super::policy::PolicyId;
 use super::ranking::Rank;
+use super::rankings::Ground;
 use super::types::{GPUS_OF_HOST_MAX, Request};
 
 /// Ranks that are kept while hosts are ranked, of each look with each number of processors.
@@ -79,61 +78,82 @@ impl Looks {
             self.free.push(number);
         }
     }
-
-    /// The ranks of all hosts for a request.
-    pub(super) fn ranks(
-        &self,
-        hosts: &[Host],
-        policy: PolicyId,
-        request: &Request,
-        mix: &Mix,
-    ) -> Vec<Rank> {
-        let rank = |host: &Host| policy.rank(&host.view, request, mix);
-        if !policy.sees_looks_only() || request.cgpus == 0 {
-            return hosts.iter().map(rank).collect();
-        }
-        let mut known = Known { columns: Vec::new(), looks: self.hosts.len() };
-        let of = |host: &Host| {
-            let after = host.view.cpu_milli.checked_sub(request.cpu_milli)?;
-            if host.view.host_memory < request.host_memory {
-                return None;
-            }
-            let processors = (mix.enough(host.view.cpu_milli), mix.enough(after));
-            match host.look.and_then(|look| known.slot(look, processors)) {
-                Some(slot) => *slot.get_or_insert_with(|| rank(host)),
-                None => rank(host),
-            }
-        };
-        hosts.iter().map(of).collect()
-    }
 }
 
-/// Ranks of looks, by what the mix has enough processors for before and after the request.
-struct Known {
+/// Ranks of looks for a request, by what the mix has enough processors for before and after it.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
     columns: Vec<Column>,
+    /// How many looks there were; none where each host is to be looked at.
     looks: usize,
 }
 
 /// Those of hosts with such processors, by look; none where no host was looked at.
+#[derive(Clone, Debug)]
 struct Column {
     processors: (usize, usize),
     ranks: Vec<Option<Rank>>,
 }
 
 impl Known {
-    /// Where the rank of a look is kept; none if there would be too many.
-    fn slot(&mut self, look: u32, processors: (usize, usize)) -> Option<&mut Option<Rank>> {
+    /// Of no look yet.
+    pub(super) fn new(request: &Request, ground: Ground<'_>) -> Self {
+        let is_alike = ground.policy.sees_alike(request);
+        let looks = if is_alike { ground.looks.hosts.len() } else { 0 };
+        Self { columns: Vec::new(), looks }
+    }
+
+    /// A host's rank, and what it took to know it, in units of
+    /// [`LEARN_UNITS`](super::LEARN_UNITS). Numbers of looks may be those of others later: a host
+    /// that changed since [`Self::new`] must not be asked for here.
+    pub(super) fn rank(
+        &mut self,
+        host: &Host,
+        request: &Request,
+        ground: Ground<'_>,
+    ) -> (Rank, usize) {
+        let Some(look) = host.look.filter(|_| self.looks > 0) else {
+            return ground.worked_out(host, request);
+        };
+        let after = host.view.cpu_milli.checked_sub(request.cpu_milli);
+        let Some(after) = after.filter(|_| host.view.host_memory >= request.host_memory) else {
+            return (None, 1);
+        };
+        let processors = match ground.policy.measures() {
+            true => (ground.mix.enough(host.view.cpu_milli), ground.mix.enough(after)),
+            false => (0, 0),
+        };
+        let (slot, spent) = self.slot(look, processors);
+        match slot {
+            Some(Some(rank)) => (*rank, spent),
+            Some(unknown) => {
+                let (rank, more) = ground.worked_out(host, request);
+                *unknown = Some(rank);
+                (rank, spent + more)
+            }
+            None => ground.worked_out(host, request),
+        }
+    }
+
+    /// Where the rank of a look is kept, and what it took to find that; none if there would be too
+    /// many.
+    fn slot(
+        &mut self,
+        look: u32,
+        processors: (usize, usize),
+    ) -> (Option<&mut Option<Rank>>, usize) {
         let found = self.columns.iter().position(|column| column.processors == processors);
-        let at = match found {
-            Some(at) => at,
-            None if (self.columns.len() + 1) * self.looks > KEPT_MAX => return None,
+        let (at, spent) = match found {
+            Some(at) => (at, 1),
+            None if (self.columns.len() + 1) * self.looks > KEPT_MAX => return (None, 1),
             None => {
                 let ranks = alloc::vec![None; self.looks];
                 self.columns.push(Column { processors, ranks });
-                self.columns.len() - 1
+                // Eight of them are written as quickly as a host is looked up.
+                (self.columns.len() - 1, 1 + self.looks / 8)
             }
         };
-        self.columns[at].ranks.get_mut(look as usize)
+        (self.columns[at].ranks.get_mut(look as usize), spent)
     }
 }
 
@@ -146,7 +166,7 @@ mod tests {
 
     fn view(rooms: &[(u64, u64)]) -> View {
         let mut view = View::new(0, 0, 0);
-        rooms.iter().for_each(|(room, capacity)| view.push(*room, *capacity, 0));
+        rooms.iter().for_each(|(room, capacity)| view.push(*room, *capacity));
         view
     }
 
@@ -178,7 +198,7 @@ mod tests {
         let shapes: Vec<Request> = (0..24_u64)
             .map(|number| {
                 let mode = if number % 5 == 0 { Mode::Exclusive } else { Mode::Shared };
-                let cgpus = 1 + u32::from(number % 3 == 0);
+                let cgpus = u32::from(number % 11 != 0) + u32::from(number % 3 == 0);
                 let cpu_milli = 500 * (number % 4);
                 let shape = Request::new(cgpus, 1 + number % 9, mode);
                 Request { cpu_milli, locality: Locality::Local, ..shape }
@@ -187,7 +207,7 @@ mod tests {
         for (number, shape) in (0..).zip(shapes.iter().cycle().take(200)) {
             seen.record(shape);
             if number == 90 {
-                cluster.learn(seen.mix(100));
+                cluster.set_mix(seen.mix(100));
             }
             if let Ok(placement) = cluster.place(shape) {
                 cluster.commit(GrantKey(number), placement).unwrap();
@@ -200,9 +220,11 @@ mod tests {
         assert!(cluster.looks.numbers.len() < cluster.hosts.len(), "some look alike");
         for policy in NAMES.iter().map(|name| by_name(name).unwrap()) {
             for shape in &shapes {
-                let each =
-                    cluster.hosts.iter().map(|one| policy.rank(&one.view, shape, &cluster.mix));
-                let ranks = cluster.looks.ranks(&cluster.hosts, policy, shape, &cluster.mix);
+                let (hosts, looks, mix) = (&cluster.hosts, &cluster.looks, &cluster.mix);
+                let each = hosts.iter().map(|one| policy.rank(&one.view, shape, mix));
+                let ground = Ground { hosts, looks, policy, mix };
+                let mut known = Known::new(shape, ground);
+                let ranks = hosts.iter().map(|one| known.rank(one, shape, ground).0);
                 assert!(each.eq(ranks), "{policy:?} {shape:?}");
             }
         }

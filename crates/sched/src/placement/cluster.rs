@@ -5,9 +5,10 @@ use alloc::vec::Vec;
 
 use super::alike::Looks;
 use super::host::View;
+use super::learning::LEARN_UNITS;
 use super::mix::Mix;
 use super::policy::PolicyId;
-use super::rankings::Rankings;
+use super::rankings::{Ground, Rankings};
 use super::types::{
     AMOUNT_MAX, Assigned, CGPUS_MAX, ChangeError, CommitError, GPUS_OF_HOST_MAX, GpuKey, GrantKey,
     HostKey, KINDS_MAX, Locality, Mode, OnHost, PlaceError, Placement, Request,
@@ -56,8 +57,19 @@ pub struct Cluster {
     pub(super) hosts: Vec<Host>,
     pub(super) gpus: Vec<Gpu>,
     pub(super) grants: BTreeMap<GrantKey, Placement>,
-    rankings: Rankings,
+    pub(super) rankings: Rankings,
     pub(super) looks: Looks,
+    step: LearnStep,
+}
+
+/// Units of [`LEARN_UNITS`] that each decision spends at most on a mix that is being learnt.
+#[derive(Clone, Copy, Debug)]
+struct LearnStep(usize);
+
+impl Default for LearnStep {
+    fn default() -> Self {
+        Self(LEARN_UNITS)
+    }
 }
 
 /// Hosts as they were before somebody tried something.
@@ -107,20 +119,50 @@ impl Cluster {
     pub fn set_policy(&mut self, policy: PolicyId) {
         self.policy = policy;
         self.rankings.forget();
+        self.go_on(0);
     }
 
-    /// The mix that fragmentation is measured on.
+    /// The mix that fragmentation is measured on, and the next decision made by.
     pub fn mix(&self) -> &Mix {
         &self.mix
     }
 
-    /// Measures fragmentation on this mix from here on.
-    pub fn learn(&mut self, mix: Mix) {
+    /// Measures fragmentation on this mix from here on. Nothing is known of hosts' ranks by it: the
+    /// next decision for each shape of request ranks all hosts. [`Self::learn`] has no such costs.
+    pub fn set_mix(&mut self, mut mix: Mix) {
+        mix.fill(usize::MAX);
         self.mix = mix;
+        self.rankings.stop();
         self.rankings.forget();
-        for host in 0..self.hosts.len() {
-            self.refresh(host);
-        }
+    }
+
+    /// Measures fragmentation on this mix as soon as hosts are ranked by it for the 64 shapes of
+    /// request that were asked for last; until then decisions, [`Self::mix`] and
+    /// [`Self::fragmentation`] are by the mix before.
+    ///
+    /// This and each decision afterwards spend [`LEARN_UNITS`] on that, some 0.2 ms, so a mix is in
+    /// force at once where little is to be ranked: few hosts, no shape yet, or a policy that
+    /// measures nothing. Of mixes that come meanwhile the last one is learnt next: what is begun is
+    /// finished, however often this is called.
+    pub fn learn(&mut self, mix: Mix) {
+        self.rankings.learn(mix, self.policy);
+        self.go_on(self.step.0);
+    }
+
+    /// Whether a mix is being learnt that is not in force yet.
+    pub fn is_learning(&self) -> bool {
+        self.rankings.learnt().is_some()
+    }
+
+    /// Spends so much on learning with each decision from here on, instead of [`LEARN_UNITS`]; at
+    /// least 1. With less, decisions are quicker and go by the mix before for longer.
+    pub fn set_learn_step(&mut self, units: usize) {
+        self.step = LearnStep(units.max(1));
+    }
+
+    /// The mix that is in force, or will be in the end.
+    pub(super) fn newest_mix(&self) -> &Mix {
+        self.rankings.learnt().unwrap_or(&self.mix)
     }
 
     /// Hosts, by key.
@@ -178,6 +220,7 @@ impl Cluster {
         let host_of = Host { cpu_milli, host_memory, first_gpu, generation: 0, view, look: None };
         self.hosts.push(host_of);
         self.refresh(host.0 as usize);
+        self.go_on(0);
         Ok(host)
     }
 
@@ -198,12 +241,19 @@ impl Cluster {
 
     /// Where a request would go now. Nothing is reserved: the answer is for [`Self::commit`].
     ///
+    /// It ranks the hosts anew that changed since the shape of request was last asked for; twice,
+    /// while a mix is learnt, for which [`LEARN_UNITS`] are spent besides. All hosts, and of those
+    /// that look alike one, are ranked only where the shape was not asked for before, or as many
+    /// hosts changed since as there are, or it was not among the last 64 when a mix was learnt. A
+    /// request for room that is not there looks at all hosts to say how much there is.
+    ///
     /// # Errors
     /// If there is no room for all of it, or it asks for nothing or for too much.
     pub fn place(&mut self, request: &Request) -> Result<Placement, PlaceError> {
         let mut undo = Undo::new();
         let placed = self.decide(request, &mut undo);
         self.undo(undo);
+        self.go_on(self.step.0);
         placed
     }
 
@@ -227,7 +277,33 @@ impl Cluster {
             })
             .collect();
         self.undo(undo);
+        self.go_on(self.step.0);
         placed
+    }
+
+    /// Whether there would be room for all of a request if nobody had anything and all GPUs were in
+    /// service.
+    pub fn could_hold(&self, request: &Request) -> bool {
+        let wanted = u64::from(request.cgpus);
+        let fitting = |host: &Host, one: &Request| {
+            let view = host.view.emptied(host.cpu_milli, host.host_memory);
+            u64::from(view.fitting(one))
+        };
+        match request.locality {
+            Locality::LocalTo(host) => {
+                let found = self.hosts.get(host.0 as usize);
+                found.is_some_and(|host| fitting(host, request) >= wanted)
+            }
+            Locality::Local => self.hosts.iter().any(|host| fitting(host, request) >= wanted),
+            Locality::Remote => {
+                let one = Request { cpu_milli: 0, host_memory: 0, ..*request };
+                let mut sum = 0;
+                self.hosts.iter().any(|host| {
+                    sum += fitting(host, &one);
+                    sum >= wanted
+                })
+            }
+        }
     }
 
     /// Carries out a decision, if nothing that it rests on has changed since.
@@ -339,8 +415,16 @@ impl Cluster {
     /// The host that the policy likes best for the request.
     fn best(&mut self, request: &Request) -> Option<u32> {
         let Self { policy, mix, hosts, rankings, looks, .. } = self;
-        let rank = |host: u32| policy.rank(&hosts[host as usize].view, request, mix);
-        rankings.best(request, hosts.len(), rank, || looks.ranks(hosts, *policy, request, mix))
+        rankings.best(request, Ground { hosts, looks, policy: *policy, mix })
+    }
+
+    /// Goes on with the mix that is being learnt, if there is one, until so much is spent.
+    fn go_on(&mut self, units: usize) {
+        let Self { policy, mix, hosts, rankings, looks, .. } = self;
+        let ground = Ground { hosts, looks, policy: *policy, mix };
+        if let Some(learnt) = rankings.go_on(units, ground) {
+            *mix = learnt;
+        }
     }
 
     /// A host is seen so from here on.
@@ -473,7 +557,7 @@ impl Cluster {
         let first = found.first_gpu.0 as usize;
         let mut view = View::new(found.view.kind, found.view.cpu_milli, found.view.host_memory);
         for gpu in &self.gpus[first..first + found.view.gpus] {
-            view.push(gpu.room(), gpu.capacity, self.mix.level(gpu.room()));
+            view.push(gpu.room(), gpu.capacity);
         }
         self.see(host, view);
     }

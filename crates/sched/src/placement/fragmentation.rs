@@ -10,7 +10,7 @@ use super::policy::signed;
 pub(super) fn pick(host: &View, memory: u64, mix: &Mix) -> Option<usize> {
     let growth = |gpu: usize| {
         let mut after = *host;
-        after.take(gpu, memory, mix);
+        after.take(gpu, memory);
         (mix.fragmentation(&after), after.rooms()[gpu])
     };
     let is_first = |gpu: usize| !host.rooms()[..gpu].contains(&host.rooms()[gpu]);

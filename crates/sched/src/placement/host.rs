@@ -18,8 +18,6 @@ pub(super) struct View {
     rooms: [u64; GPUS_OF_HOST_MAX],
     /// Memory of each GPU.
     capacities: [u64; GPUS_OF_HOST_MAX],
-    /// Of each GPU [`Mix::level`] of its room.
-    levels: [u16; GPUS_OF_HOST_MAX],
 }
 
 /// Which GPU takes the next cGPU of that memory: the policy's choice.
@@ -44,23 +42,22 @@ impl View {
             gpus: 0,
             rooms: [0; GPUS_OF_HOST_MAX],
             capacities: [0; GPUS_OF_HOST_MAX],
-            levels: [0; GPUS_OF_HOST_MAX],
         }
     }
 
     /// Adds a GPU; the caller keeps to [`GPUS_OF_HOST_MAX`].
-    pub(super) fn push(&mut self, room: u64, capacity: u64, level: u16) {
-        let at = self.gpus;
-        (self.rooms[at], self.capacities[at], self.levels[at]) = (room, capacity, level);
+    pub(super) fn push(&mut self, room: u64, capacity: u64) {
+        (self.rooms[self.gpus], self.capacities[self.gpus]) = (room, capacity);
         self.gpus += 1;
+    }
+
+    /// The host if nobody had anything of it, with these resources.
+    pub(super) fn emptied(&self, cpu_milli: u64, host_memory: u64) -> Self {
+        Self { cpu_milli, host_memory, rooms: self.capacities, ..*self }
     }
 
     pub(super) fn rooms(&self) -> &[u64] {
         &self.rooms[..self.gpus]
-    }
-
-    pub(super) fn levels(&self) -> &[u16] {
-        &self.levels[..self.gpus]
     }
 
     pub(super) fn capacities(&self) -> &[u64] {
@@ -89,9 +86,8 @@ impl View {
     }
 
     /// Takes memory of a GPU that has it.
-    pub(super) fn take(&mut self, gpu: usize, memory: u64, mix: &Mix) {
+    pub(super) fn take(&mut self, gpu: usize, memory: u64) {
         self.rooms[gpu] -= memory;
-        self.levels[gpu] = mix.level(self.rooms[gpu]);
     }
 
     /// The empty GPU for an exclusive cGPU: the smallest that will do.
@@ -138,7 +134,7 @@ impl View {
             } else {
                 (pick(&after, request.memory, mix)?, request.memory)
             };
-            after.take(gpu, memory, mix);
+            after.take(gpu, memory);
             taken(gpu, memory);
         }
         Some(after)

@@ -9,7 +9,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::host::{View, parts};
-use super::types::{KINDS_MAX, Kinds, Locality, Request};
+use super::types::{GPUS_OF_HOST_MAX, KINDS_MAX, Kinds, Locality, Request};
 
 /// The most different requests of a mix; the rarest are left out.
 pub const CLASSES_MAX: usize = 512;
@@ -90,16 +90,27 @@ struct Table {
 }
 
 /// Requests with how often they come.
+///
+/// What hosts are measured by are tables, one for each number of processors and each group of kinds
+/// that no request tells apart. A cluster makes them, bit by bit where it learns
+/// ([`Cluster::learn`](super::Cluster::learn)): nothing is measured by a mix without them.
 #[derive(Clone, Debug, Default)]
 pub struct Mix {
     classes: Vec<(Request, u64)>,
+    /// Their places, by processors.
+    by_cpu: Vec<usize>,
     /// Memory of shared cGPUs that are asked for one at a time, ascending.
     needs: Vec<u64>,
     /// Processors of local VMs, ascending.
     cpus: Vec<u64>,
-    /// Exclusive cGPUs, and several shared ones on one host.
+    /// Exclusive cGPUs, and several shared ones on one host, ascending; without processors and
+    /// kinds.
     several: Vec<Request>,
-    /// Of each kind, and of each number of `cpus` that a host has enough for.
+    /// Of each kind the group of those that no request tells from it.
+    groups: Vec<usize>,
+    /// Of each group one kind.
+    kinds: Vec<u8>,
+    /// Of each group, and of each number of `cpus` that a host has enough for.
     tables: Vec<Table>,
 }
 
@@ -121,21 +132,40 @@ impl Mix {
     /// Of requests with their parts of a million.
     pub(super) fn from_parts(classes: &[(Request, u64)]) -> Self {
         let mut mix = Self { classes: classes.to_vec(), ..Self::default() };
-        for (request, _) in &mix.classes {
+        for (request, _) in classes {
             mix.cpus.push(request.cpu_milli);
             if is_part(request) {
                 mix.needs.push(request.memory);
             } else if request.cgpus > 0 {
-                mix.several.push(*request);
+                mix.several.push(on_gpus(request));
             }
         }
         for list in [&mut mix.needs, &mut mix.cpus] {
             list.sort_unstable();
             list.dedup();
         }
-        let rows = usize::from(KINDS_MAX) * (mix.cpus.len() + 1);
-        mix.tables = (0..rows).map(|row| mix.table(row)).collect();
+        mix.several.sort_unstable();
+        mix.several.dedup();
+        mix.by_cpu = (0..classes.len()).collect();
+        mix.by_cpu.sort_by_key(|at| classes[*at].0.cpu_milli);
+        mix.group_kinds();
         mix
+    }
+
+    fn group_kinds(&mut self) {
+        let mut masks: Vec<Kinds> = self.classes.iter().map(|(request, _)| request.kinds).collect();
+        masks.sort_unstable();
+        masks.dedup();
+        let mut known = BTreeMap::new();
+        for kind in 0..KINDS_MAX {
+            let wanted: Vec<bool> = masks.iter().map(|mask| mask.has(kind)).collect();
+            let next = known.len();
+            let group = *known.entry(wanted).or_insert(next);
+            if group == next {
+                self.kinds.push(kind);
+            }
+            self.groups.push(group);
+        }
     }
 
     /// Requests of it, each with its part of a million.
@@ -143,36 +173,70 @@ impl Mix {
         &self.classes
     }
 
-    fn table(&self, row: usize) -> Table {
-        let (kind, enough) = (row / (self.cpus.len() + 1), row % (self.cpus.len() + 1));
-        let cpus = &self.cpus[..enough];
-        let mut table = Table {
-            up_to: alloc::vec![0; self.needs.len() + 1],
-            several: alloc::vec![0; self.several.len()],
-            never: 0,
+    /// Makes tables until so many of the units of [`LEARN_UNITS`](super::LEARN_UNITS) are spent;
+    /// how many are left.
+    pub(super) fn fill(&mut self, units: usize) -> usize {
+        let mut left = units;
+        while left > 0 && !self.is_filled() {
+            let (table, spent) = self.next_table();
+            self.tables.push(table);
+            left = left.saturating_sub(spent);
+        }
+        left
+    }
+
+    /// Whether all tables are there.
+    pub(super) fn is_filled(&self) -> bool {
+        self.tables.len() >= self.kinds.len() * (self.cpus.len() + 1)
+    }
+
+    /// The table after those that are there, and what it took. It is the one before with the
+    /// requests for which a host has enough processors that has one step more.
+    fn next_table(&self) -> (Table, usize) {
+        let (group, enough) = self.split(self.tables.len());
+        let kind = self.kinds[group];
+        let cpu = enough.checked_sub(1).map(|step| self.cpus[step]);
+        let (Some(cpu), Some(before)) = (cpu, self.tables.last()) else {
+            let table = Table {
+                never: self.classes.iter().map(|(_, part)| part).sum(),
+                up_to: alloc::vec![0; self.needs.len() + 1],
+                several: alloc::vec![0; self.several.len()],
+            };
+            return (table, 1 + self.classes.len() / 16);
         };
-        for (request, part) in &self.classes {
-            let has_cpu = cpus.last().is_some_and(|most| *most >= request.cpu_milli);
-            let kind = u8::try_from(kind).unwrap_or(u8::MAX);
-            if request.cgpus == 0 || !has_cpu || !request.kinds.has(kind) {
-                table.never += part;
-            } else if is_part(request) {
-                let level = usize::from(self.level(request.memory));
-                table.up_to[level] += part;
-            } else if let Some(at) = self.several.iter().position(|one| one == request) {
+        let mut table = before.clone();
+        // Sixteen sums are written as quickly as a host is looked up.
+        let mut spent = 1 + (table.up_to.len() + table.several.len()) / 16;
+        let first = self.by_cpu.partition_point(|at| self.classes[*at].0.cpu_milli < cpu);
+        for (request, part) in self.by_cpu[first..].iter().map(|at| &self.classes[*at]) {
+            if request.cpu_milli > cpu {
+                break;
+            }
+            spent += 1;
+            if request.cgpus == 0 || !request.kinds.has(kind) {
+                continue;
+            }
+            table.never -= part;
+            if is_part(request) {
+                let sums = &mut table.up_to[self.level(request.memory)..];
+                sums.iter_mut().for_each(|sum| *sum += part);
+                spent += sums.len() / 16;
+            } else if let Ok(at) = self.several.binary_search(&on_gpus(request)) {
                 table.several[at] += part;
             }
         }
-        for level in 1..table.up_to.len() {
-            table.up_to[level] += table.up_to[level - 1];
-        }
-        table
+        (table, spent)
+    }
+
+    /// A table's group of kinds, and for how many of `cpus` there are enough.
+    fn split(&self, table: usize) -> (usize, usize) {
+        let rows = self.cpus.len() + 1;
+        (table / rows, table % rows)
     }
 
     /// How many of the memories that are asked for at most this much is enough for.
-    pub(super) fn level(&self, room: u64) -> u16 {
-        let level = self.needs.partition_point(|need| *need <= room);
-        u16::try_from(level).unwrap_or(u16::MAX)
+    fn level(&self, room: u64) -> usize {
+        self.needs.partition_point(|need| *need <= room)
     }
 
     /// For how many of the numbers of processors that are asked for so many are enough.
@@ -180,18 +244,30 @@ impl Mix {
         self.cpus.partition_point(|cpu| *cpu <= cpu_milli)
     }
 
+    /// About what ranking a host takes that can take the request, in units of
+    /// [`LEARN_UNITS`](super::LEARN_UNITS): fragmentation is worked out before and after, and for
+    /// each choice among its GPUs.
+    pub(super) fn price(&self, request: &Request) -> usize {
+        let choices = if request.is_exclusive() { 0 } else { request.cgpus as usize };
+        (4 + self.several.len()) * (2 + 2 * choices)
+    }
+
     /// The host's expected fragmentation, in memory times parts per million.
     pub(super) fn fragmentation(&self, host: &View) -> u64 {
-        let enough = self.enough(host.cpu_milli);
-        let row = usize::from(host.kind) * (self.cpus.len() + 1) + enough;
+        let Some(group) = self.groups.get(usize::from(host.kind)) else { return 0 };
+        let row = group * (self.cpus.len() + 1) + self.enough(host.cpu_milli);
         let Some(table) = self.tables.get(row) else { return 0 };
         let total = host.room();
-        let most = host.levels().iter().copied().max().unwrap_or(0);
-        let fit = table.up_to[usize::from(most)];
+        let (mut levels, mut most) = ([0; GPUS_OF_HOST_MAX], 0);
+        for (level, room) in levels.iter_mut().zip(host.rooms()) {
+            *level = self.level(*room);
+            most = most.max(*level);
+        }
+        let fit = table.up_to[most];
         let all = table.up_to.last().copied().unwrap_or(0);
         let mut sum = total * (table.never + all - fit);
-        for (room, level) in host.rooms().iter().zip(host.levels()) {
-            sum += room * (fit - table.up_to[usize::from(*level)]);
+        for (room, level) in host.rooms().iter().zip(levels) {
+            sum += room * (fit - table.up_to[level]);
         }
         for (request, part) in self.several.iter().zip(&table.several) {
             if *part > 0 {
@@ -232,6 +308,11 @@ fn on_one_host(request: &Request) -> Request {
         Locality::Local | Locality::LocalTo(_) => *request,
     };
     Request { locality: Locality::Local, kinds: Kinds(one.kinds.0), host_memory: 0, ..one }
+}
+
+/// What it needs of a host's GPUs, whatever else.
+fn on_gpus(request: &Request) -> Request {
+    Request::new(request.cgpus, request.memory, request.mode)
 }
 
 /// One shared cGPU.

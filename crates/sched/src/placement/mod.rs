@@ -6,7 +6,8 @@
 //! replicas may decide at once. A policy is one file with two functions, and one line in the
 //! registry: *which GPU of a host* takes the next shared cGPU, and *how good it is* to give a
 //! request to a host. The hosts' ranks for each shape of request stand in a tournament that is
-//! brought up to date by the hosts that changed since the shape was last asked for.
+//! brought up to date by the hosts that changed since the shape was last asked for. When the mix of
+//! requests changes ([`Cluster::learn`]) ranks are made anew a few with each decision.
 //!
 //! # The rules, and where they come from
 //!
@@ -33,6 +34,7 @@ mod gradient;
 mod host;
 mod host_fit;
 pub mod invariants;
+mod learning;
 mod least_load;
 mod mix;
 mod policy;
@@ -44,6 +46,7 @@ mod tests;
 mod types;
 
 pub use cluster::{Cluster, Gpu, Host};
+pub use learning::LEARN_UNITS;
 pub use mix::{CLASSES_MAX, LEARN_EVERY, LEARN_PERCENT, Mix, Observed};
 pub use policy::{NAMES, PolicyId, UnknownPolicy, by_name};
 pub use types::{

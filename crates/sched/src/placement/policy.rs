@@ -25,12 +25,12 @@ macro_rules! registry {
 }
 
 registry! {
-    "fragmentation": fragmentation, Looks, "where the usual requests lose least: GPUs are used up best";
+    "fragmentation": fragmentation, Mix, "where the usual requests lose least: GPUs are used up best";
     "first_fit": first_fit, Looks, "the first GPU with room, as GSaaS: few GPUs in use";
     "least_load": least_load, Looks, "the GPU with the most free memory, as GSaaS: most speed for each";
     "best_fit": best_fit, Looks, "the GPU with the least room left over";
     "host_fit": host_fit, All, "a model of Weng et al.'s best fit: the host with the least left over";
-    "gradient": gradient, Looks, "a model of Weng et al.'s FGD: fragmentation grows least or shrinks most";
+    "gradient": gradient, Processors, "a model of Weng et al.'s FGD: fragmentation grows least or shrinks most";
 }
 
 /// What of hosts a policy's ranks depend on.
@@ -38,8 +38,12 @@ registry! {
 enum Sees {
     /// The rooms of their GPUs, whichever has which, their kind, and what of the mix they have
     /// enough processors for.
+    Mix,
+    /// The same, and where a request asks for no GPU all of their processors.
+    Processors,
+    /// The rooms of their GPUs, whichever has which. The mix is all the same.
     Looks,
-    /// More than that.
+    /// More than that, and nothing of the mix.
     All,
 }
 
@@ -89,9 +93,19 @@ impl PolicyId {
         REGISTRY[self.0].pick
     }
 
-    /// Whether hosts that look alike, and have processors for the same of the mix, have one rank.
-    pub(super) fn sees_looks_only(self) -> bool {
-        REGISTRY[self.0].sees == Sees::Looks
+    /// Whether hosts that look alike, and have processors for the same of the mix, have one rank
+    /// for the request.
+    pub(super) fn sees_alike(self, request: &Request) -> bool {
+        match REGISTRY[self.0].sees {
+            Sees::Mix | Sees::Looks => true,
+            Sees::Processors => request.cgpus > 0,
+            Sees::All => false,
+        }
+    }
+
+    /// Whether ranks are other by another mix.
+    pub(super) fn measures(self) -> bool {
+        matches!(REGISTRY[self.0].sees, Sees::Mix | Sees::Processors)
     }
 
     /// How good it is to give the request to this host; none if it cannot take it.

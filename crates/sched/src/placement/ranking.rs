@@ -6,35 +6,64 @@ use alloc::vec::Vec;
 pub(super) type Rank = Option<(i64, i64)>;
 
 /// A complete binary tree whose leaves are hosts and whose inner nodes name the better leaf below;
-/// of equals the first. A change costs one comparison for each level.
+/// of equals the first. It is filled host by host, at one comparison each. A change costs one
+/// comparison for each level.
 #[derive(Clone, Debug)]
 pub(super) struct Ranking {
+    /// Of the hosts that are ranked so far, by key.
     ranks: Vec<Rank>,
     /// Node 1 is the root, the children of `n` are `2n` and `2n + 1`.
     winners: Vec<u32>,
     /// Leaves, a power of two.
     width: usize,
+    /// Hosts that are to be ranked.
+    hosts: usize,
 }
 
 /// No host.
 const NOBODY: u32 = u32::MAX;
 
 impl Ranking {
-    /// Of all hosts, by key.
-    pub(super) fn new(ranks: Vec<Rank>) -> Self {
-        let width = ranks.len().next_power_of_two();
-        let mut ranking = Self { winners: alloc::vec![NOBODY; width], ranks, width };
-        (1..width).rev().for_each(|node| ranking.decide(node));
-        ranking
+    /// Of so many hosts, none of which is ranked yet.
+    pub(super) fn of(hosts: usize) -> Self {
+        let (width, ranks) = (hosts.next_power_of_two(), Vec::with_capacity(hosts));
+        Self { ranks, winners: alloc::vec![NOBODY; width], width, hosts }
     }
 
-    /// The best host.
+    /// How many hosts are ranked: the key of the next.
+    pub(super) fn ranked(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Whether all are.
+    pub(super) fn is_whole(&self) -> bool {
+        self.ranks.len() >= self.hosts
+    }
+
+    /// Ranks the next host.
+    pub(super) fn push(&mut self, rank: Rank) {
+        let mut node = self.width + self.ranks.len();
+        self.ranks.push(rank);
+        let is_last = self.is_whole();
+        // A node is decided when both sides are there; nothing follows on the last one's right.
+        while node > 1 && (node % 2 == 1 || is_last) {
+            node /= 2;
+            self.decide(node);
+        }
+    }
+
+    /// The best host, once all are ranked.
     pub(super) fn best(&self) -> Option<u32> {
         let best = self.winner(1);
         self.rank(best).map(|_| best)
     }
 
-    /// A host's rank changed.
+    /// Whether a host is ranked and cannot take the request.
+    pub(super) fn is_out(&self, host: usize) -> bool {
+        self.ranks.get(host).is_some_and(Option::is_none)
+    }
+
+    /// A host's rank changed. One that is not ranked yet is ranked in its turn.
     pub(super) fn set(&mut self, host: u32, rank: Rank) {
         let Some(old) = self.ranks.get_mut(host as usize) else { return };
         if *old == rank {
@@ -48,7 +77,7 @@ impl Ranking {
         }
     }
 
-    fn rank(&self, host: u32) -> Rank {
+    pub(super) fn rank(&self, host: u32) -> Rank {
         self.ranks.get(host as usize).copied().flatten()
     }
 
@@ -76,14 +105,30 @@ mod tests {
 
     use super::*;
 
+    fn ranking(ranks: &[Rank]) -> Ranking {
+        let mut ranking = Ranking::of(ranks.len());
+        ranks.iter().for_each(|rank| ranking.push(*rank));
+        ranking
+    }
+
     proptest! {
         #[test]
         fn the_best_is_the_first_of_the_least(
             ranks in prop::collection::vec(prop::option::of((-3i64..3, 0i64..2)), 1..40),
             changes in prop::collection::vec((0u32..40, prop::option::of((-3i64..3, 0i64..2))), 0..40),
+            early in prop::collection::vec((0u32..40, prop::option::of((-3i64..3, 0i64..2))), 0..40),
         ) {
-            let mut plain = ranks.clone();
-            let mut ranking = Ranking::new(ranks);
+            let (mut plain, mut ranking) = (ranks.clone(), Ranking::of(ranks.len()));
+            let mut early = early.into_iter();
+            for (at, rank) in ranks.into_iter().enumerate() {
+                ranking.push(rank);
+                // A host may change while others are not ranked yet.
+                if let Some((host, rank)) = early.next().filter(|(host, _)| *host as usize <= at) {
+                    plain[host as usize] = rank;
+                    ranking.set(host, rank);
+                }
+            }
+            prop_assert!(ranking.is_whole());
             for (host, rank) in [(u32::MAX, None)].into_iter().chain(changes) {
                 if let Some(old) = plain.get_mut(host as usize) {
                     *old = rank;
@@ -98,8 +143,8 @@ mod tests {
 
     #[test]
     fn nobody_is_best_of_none() {
-        assert_eq!(Ranking::new(Vec::new()).best(), None);
-        assert_eq!(Ranking::new(vec![None, None, None]).best(), None);
-        assert_eq!(Ranking::new(vec![Some((0, 0))]).best(), Some(0));
+        assert_eq!(ranking(&[]).best(), None);
+        assert_eq!(ranking(&[None, None, None]).best(), None);
+        assert_eq!(ranking(&[Some((0, 0))]).best(), Some(0));
     }
 }

@@ -58,11 +58,12 @@ struct HostState {
 codec!(struct HostState { kind, cpu_milli, host_memory, generation, gpus });
 
 impl Codec for Cluster {
-    /// Rankings are not written: they are worked out again.
+    /// Rankings are not written: they are worked out again. So a mix that is being learnt is in
+    /// force for whoever reads this: there is nothing that would have to be ranked by it first.
     fn put(&self, out: &mut Vec<u8>) {
         VERSION.put(out);
         String::from(self.policy.name()).put(out);
-        self.mix.classes().to_vec().put(out);
+        self.newest_mix().classes().to_vec().put(out);
         self.hosts.len().put(out);
         for host in &self.hosts {
             let gpus = host.gpus().map(|gpu| &self.gpus[gpu.0 as usize]);
@@ -95,7 +96,7 @@ impl Codec for Cluster {
         if !is_mix {
             return Err(input.malformed("mix of requests"));
         }
-        cluster.mix = Mix::from_parts(&classes);
+        cluster.set_mix(Mix::from_parts(&classes));
         let hosts = Vec::<HostState>::take(input)?;
         for host in &hosts {
             let memories: Vec<u64> = host.gpus.iter().map(|gpu| gpu.0).collect();

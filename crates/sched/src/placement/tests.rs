@@ -172,6 +172,25 @@ fn what_cannot_be_meant_is_refused_with_a_reason() {
 }
 
 #[test]
+fn what_could_never_be_had_is_told_from_what_finds_no_room() {
+    let mut ours = cluster("first_fit");
+    give(&mut ours, 1, &Request::new(4, 0, Mode::Exclusive));
+    ours.set_in_service(GpuKey(0), false).unwrap();
+    let alone = |cgpus| Request::new(cgpus, 8, Mode::Exclusive);
+    let local = Request { cpu_milli: 100, ..shared(4, 4).local() };
+    for request in [shared(1, 8), shared(8, 4), alone(4), alone(2).local(), local] {
+        ours.place(&request).unwrap_err();
+        assert!(ours.could_hold(&request), "{request:?}");
+    }
+    let other = Request { kinds: Kinds::one(3), ..shared(1, 1) };
+    let nowhere = Request { locality: Locality::LocalTo(HostKey(7)), ..shared(1, 1) };
+    let busy = Request { cpu_milli: 101, ..local };
+    for request in [shared(1, 9), shared(9, 4), alone(5), alone(3).local(), other, nowhere, busy] {
+        assert!(!ours.could_hold(&request), "{request:?}");
+    }
+}
+
+#[test]
 fn a_mix_is_made_again_and_again() {
     let mut seen = Observed::default();
     let made: Vec<u32> = (1..=200).filter(|_| seen.learn(&shared(1, 1)).is_some()).collect();

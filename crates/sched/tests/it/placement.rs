@@ -248,9 +248,34 @@ struct Model {
     cluster: Cluster,
     audit: Audit,
     next: u64,
+    /// What a decision spends on a mix that is being learnt.
+    units: usize,
+    /// The mix that was wanted last.
+    wanted: Mix,
 }
 
 impl Model {
+    fn new(mut cluster: Cluster, units: usize) -> Self {
+        cluster.set_learn_step(units);
+        Self { cluster, audit: Audit::default(), next: 0, units, wanted: Mix::default() }
+    }
+
+    fn learn(&mut self, counts: &[(Request, u64)]) {
+        self.wanted = Mix::new(counts);
+        self.cluster.learn(self.wanted.clone());
+    }
+
+    /// Decides until the mix is in force that was wanted last.
+    fn learn_to_the_end(&mut self) {
+        for _ in 0..10_000 {
+            if !self.cluster.is_learning() {
+                break;
+            }
+            self.give(&Request::new(1, 1, Mode::Shared));
+        }
+        assert_eq!(self.cluster.mix().classes(), self.wanted.classes());
+    }
+
     fn give(&mut self, request: &Request) {
         let expected = reference(&self.cluster, request);
         let before = plain(&self.cluster).len();
@@ -325,7 +350,7 @@ impl Model {
                     .set_in_service(GpuKey(u32::try_from(gpu).expect("few")), *is)
                     .expect("it is there");
             }
-            Step::Learn(counts) => self.cluster.learn(Mix::new(counts)),
+            Step::Learn(counts) => self.learn(counts),
             Step::Policy(number) => {
                 self.cluster.set_policy(by_name(NAMES[*number]).expect("a name"));
             }
@@ -348,6 +373,7 @@ impl Model {
         back.put(&mut again);
         assert_eq!(bytes, again);
         self.cluster = back;
+        self.cluster.set_learn_step(self.units);
     }
 }
 
@@ -370,11 +396,13 @@ proptest! {
         policy in 0..NAMES.len(),
         hosts in hosts(),
         mix in prop::collection::vec((request(), 1u64..9), 0..6),
+        units in 1usize..100,
         steps in prop::collection::vec(step(), 1..40),
     ) {
-        let mut model = Model { cluster: cluster(policy, &hosts), audit: Audit::default(), next: 0 };
-        model.cluster.learn(Mix::new(&mix));
+        let mut model = Model::new(cluster(policy, &hosts), units);
+        model.learn(&mix);
         steps.iter().for_each(|step| model.take(step));
+        model.learn_to_the_end();
         let grants: Vec<GrantKey> = model.audit.grants().map(|(grant, _)| *grant).collect();
         for grant in grants {
             model.cluster.release(grant).unwrap();
@@ -393,7 +421,7 @@ proptest! {
         count in 1usize..12,
     ) {
         let cluster = cluster(policy, &hosts);
-        let mut model = Model { cluster, audit: Audit::default(), next: 0 };
+        let mut model = Model::new(cluster, 8_192);
         steps.iter().for_each(|step| model.take(step));
         let cgpus = request.cgpus.max(1);
         let asked = vec![Request { cgpus, cpu_milli: 0, host_memory: 0, ..request }; count];
@@ -418,7 +446,7 @@ proptest! {
         at: usize,
         byte: u8,
     ) {
-        let mut model = Model { cluster: cluster(0, &hosts), audit: Audit::default(), next: 0 };
+        let mut model = Model::new(cluster(0, &hosts), 1);
         steps.iter().for_each(|step| model.take(step));
         let mut bytes = Vec::new();
         model.cluster.put(&mut bytes);

@@ -157,7 +157,7 @@ fn largest_first(trace: &Trace, arrivals: &[Request]) -> Vec<Request> {
 fn pack(packer: Packer, trace: &Trace, arrivals: &[Request], known: &Mix, seed: u64) -> Curve {
     let mut cluster = trace.cluster(by_name(packer.policy).expect("a name of the registry"));
     if packer.kind != Kind::Online {
-        cluster.learn(known.clone());
+        cluster.set_mix(known.clone());
     }
     let sorted = (packer.kind == Kind::Offline).then(|| largest_first(trace, arrivals));
     let arrivals = sorted.as_deref().unwrap_or(arrivals);
@@ -226,7 +226,7 @@ fn anywhere(cluster: &mut Cluster, request: &Request, random: &mut Random) -> Op
 /// Expected fragmentation on the known mix, in thousandths of GPUs.
 fn fragments(cluster: &Cluster, known: &Mix) -> f64 {
     let mut measured = cluster.clone();
-    measured.learn(known.clone());
+    measured.set_mix(known.clone());
     measured.fragmentation().unwrap_or(0) as f64
 }
 

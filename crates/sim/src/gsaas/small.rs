@@ -74,7 +74,7 @@ fn request((cgpus, milli, cpu_milli): (u32, u64, u64)) -> Request {
 /// What a policy allocates, request by request.
 fn online(policy: &str, requests: &[Request], mix: &Mix) -> u64 {
     let mut cluster = hosts().cluster(by_name(policy).expect("a name of the registry"));
-    cluster.learn(mix.clone());
+    cluster.set_mix(mix.clone());
     let mut sum = 0;
     for (grant, request) in (0..).map(GrantKey).zip(requests) {
         if let Ok(placement) = cluster.place(request) {
