@@ -54,8 +54,8 @@ fn a_turn_admits_its_budget_and_is_handed_over_when_drained() {
     assert_eq!((report.used_ns, report.in_flight_ns, report.released), (1_250, 0, 1));
 }
 
-/// A kernel that outlives its estimate flies on when its turn was given back, and whoever comes next
-/// waits for it: a command that would wait for what flies only while nobody does has to wait.
+/// A kernel that outlives its estimate flies on when its turn was given back, and whoever comes
+/// next waits for it: a command that would wait for what flies only while nobody does has to wait.
 #[test]
 fn who_gave_a_turn_back_early_is_not_alone_before_what_flies_has_drained() {
     let (mut daemon, mut worker, ..) = pages();

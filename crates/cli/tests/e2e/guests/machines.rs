@@ -141,9 +141,13 @@ fn marks_per_call(node: &Node, phase: &str) -> f64 {
 fn a_call_that_is_polled_for_does_not_cross_the_machines_border() {
     let node = Node::start(&[]);
     // A side that has to wait for a processor is one that sleeps: the least of some boots is the
-    // transport's own.
-    let polled = (0..6).map(|_| marks_per_call(&node, "polled")).find(|marks| *marks < 0.05);
-    assert!(polled.is_some(), "calls cross the border");
+    // transport's own, and on two busy cores even that has 0.03 to 0.13.
+    let mut seen = Vec::new();
+    let polled = (0..6).any(|_| {
+        seen.push(marks_per_call(&node, "polled"));
+        seen.last().is_some_and(|marks| *marks < 0.2)
+    });
+    assert!(polled, "calls cross the border, with so many marks each: {seen:?}");
     let blocked = marks_per_call(&node, "blocked");
     assert!(blocked > 0.9, "waits that sleep are woken with {blocked} marks each");
 }
