@@ -329,8 +329,8 @@ impl<D: Device> EventLoop<D> {
     }
 
     /// What a command that compiles does first: it gives a turn back in which nothing flies, and
-    /// asks when it may. Its processor time then. Where a turn is kept, or something flies that
-    /// nobody drives meanwhile, compiling goes at the usual priority: others wait for its end.
+    /// asks when it may. Its processor time then. Where a turn is kept, compiling goes at the usual
+    /// priority: others wait for its end.
     fn begin_load(&mut self, command: &Command<'_>) -> Option<u64> {
         let Command::ModuleLoad { images, .. } = command else { return None };
         if self.compiles != CompilingConfig::InTurn {
@@ -342,7 +342,7 @@ impl<D: Device> EventLoop<D> {
         self.session.set_module_room(has_room);
         // What has no room is refused and compiles nothing.
         let is_bounded = self.compiles == CompilingConfig::Bounded;
-        if !has_room || !is_bounded || !stands || self.gate.is_holder() {
+        if !has_room || !is_bounded || self.gate.is_holder() {
             return None;
         }
         let leave = self.ask_saving(&Ask::Load { bytes: Some(bytes), stands });
