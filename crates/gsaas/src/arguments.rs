@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Read as _;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -431,7 +432,7 @@ impl Given {
             "l" => {
                 let instance = self.launch()?;
                 match self.take("count") {
-                    Some(count) => Command::LaunchBatch(batch(number(&count, "count")?, instance)?),
+                    Some(count) => Command::LaunchBatch(batch(&count, instance)?),
                     None => Command::Launch(instance),
                 }
             }
@@ -577,10 +578,8 @@ impl Given {
 }
 
 /// So many VMs like this one, if there may be.
-fn batch(count: u32, instance: NewInstance) -> Result<NewBatch, String> {
-    if !(1..=BATCH_MAX).contains(&count) {
-        return Err(format!("-count={count}: 1 to {BATCH_MAX} VMs are launched as one"));
-    }
+fn batch(count: &str, instance: NewInstance) -> Result<NewBatch, String> {
+    let count = number_within(count, "count", 1..=BATCH_MAX)?;
     let cgpus = instance.cgpus;
     if u64::from(count) * u64::from(cgpus) > u64::from(CGPUS_MAX) {
         return Err(format!(
@@ -621,8 +620,13 @@ fn user_data(path: &str) -> Result<String, String> {
 }
 
 fn number(text: &str, name: &str) -> Result<u32, String> {
-    let wrong = |_| format!("-{name}={text}: it is a whole number, 0 to {}", u32::MAX);
-    text.parse().map_err(wrong)
+    number_within(text, name, 0..=u32::MAX)
+}
+
+fn number_within(text: &str, name: &str, bounds: RangeInclusive<u32>) -> Result<u32, String> {
+    let (least, most) = (bounds.start(), bounds.end());
+    let wrong = || format!("-{name}={text}: it is a whole number, {least} to {most}");
+    text.parse().ok().filter(|number| bounds.contains(number)).ok_or_else(wrong)
 }
 
 /// An option that begins alike, for whoever mistyped one.
@@ -724,9 +728,9 @@ mod tests {
             ("-l -ncgpus=1 -key=\u{43a}\u{43b}\u{44e}\u{447}", "-key: an idempotency key"),
             ("-list -ca=/nonexistent -url=http://a", "-ca means nothing to http://a"),
             ("-list -ca=/nonexistent -url=a", "https://HOST:PORT"),
-            ("-l -ncgpus=1 -count=0", "1 to 64 VMs"),
-            ("-l -ncgpus=1 -count=65", "1 to 64 VMs"),
-            ("-l -ncgpus=1 -count=two", "whole number"),
+            ("-l -ncgpus=1 -count=0", "whole number, 1 to 64"),
+            ("-l -ncgpus=1 -count=65", "whole number, 1 to 64"),
+            ("-l -ncgpus=1 -count=two", "whole number, 1 to 64"),
             ("-l -ncgpus=1 -count", "-count=N"),
             ("-l -ncgpus=65 -count=64", "up to 4096 cGPUs in all"),
             ("-l -count=2", "-l needs -ncgpus"),

@@ -757,6 +757,11 @@ fn a_project_makes_so_many_instances_in_a_day(place: &Place) {
     make("m", "p", 2 * day_ms, Some(2)).unwrap();
     let made = |project, at_ms| store.launches(project, at_ms).unwrap();
     assert_eq!((made("p", 2 * day_ms), made("q", day_ms), made("q", 2 * day_ms)), (1, 1, 0));
+    // A request whose time was read just before midnight counts for the day that has begun.
+    make("n", "p", 2 * day_ms - 1, Some(2)).unwrap();
+    assert_eq!((made("p", 2 * day_ms), made("p", 2 * day_ms - 1)), (2, 2));
+    make("o", "p", 2 * day_ms, Some(2)).unwrap_err();
+    make("o", "p", 2 * day_ms - 1, Some(2)).unwrap_err();
 }
 
 /// A character that PostgreSQL does not have is neither an error nor lost with what is around it.

@@ -96,6 +96,10 @@ impl Session {
         let relay = RelayIn::open(&self.segment);
         if let (Ok(collector), Ok(relay)) = (collector, relay) {
             if self.link.attach(channel, 0, 0).is_ok() {
+                // One that was offered before this one was there has interrupted nothing.
+                if lock(&self.offered).is_some() {
+                    self.link.interrupt(self.link.number());
+                }
                 self.receive(Receiver::new(self, relay, &collecting));
             }
             self.end();
@@ -352,6 +356,25 @@ mod tests {
         let ledger = Ledger::new("v".into(), Arc::default());
         let session = Session::new(&[0; 32], door, &open, limits, ledger);
         (Arc::new(session.unwrap()), worker)
+    }
+
+    /// Whoever comes back before the first connection is looked at does not wait for its end.
+    #[test]
+    fn a_connection_that_is_offered_before_the_first_is_there_is_gone_on_with() {
+        let (session, _worker) = session();
+        let ((_first, far), (late, far_late)) = (channels(), channels());
+        session.offer(far_late, 0);
+        let running = Arc::clone(&session);
+        let running = thread::spawn(move || running.run(far));
+        late.set_patience(Duration::from_millis(20)).unwrap();
+        let (mut room, mut plain) = (Room::default(), Vec::new());
+        let offered = Instant::now();
+        while plain.is_empty() {
+            assert_ne!(late.receive(&mut room, &mut plain).unwrap(), Heard::End);
+            assert!(offered.elapsed() < LIMIT, "nothing came");
+        }
+        session.end();
+        running.join().unwrap();
     }
 
     /// Whoever comes back twice within a moment goes on over the last connection, whatever the

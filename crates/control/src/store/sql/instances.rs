@@ -154,7 +154,8 @@ fn charge(link: &mut impl Link, project: &str, more: &Quota) -> Result<(), Store
     set_used(link, project, &charged(project, &quota, &used, more)?)
 }
 
-/// So many more instances that the project makes on that day, if it may make so many.
+/// So many more instances that the project makes on that day, if it may make so many. A day that
+/// has begun stays begun, whoever's clock is behind.
 fn count_launches(
     link: &mut impl Link,
     project: &str,
@@ -164,9 +165,9 @@ fn count_launches(
 ) -> Result<(), StoreError> {
     let row = link.one(
         "UPDATE projects
-         SET launches = CASE WHEN launch_day = $2 THEN launches + CAST($3 AS bigint)
+         SET launches = CASE WHEN launch_day >= $2 THEN launches + CAST($3 AS bigint)
                              ELSE CAST($3 AS bigint) END,
-             launch_day = $2
+             launch_day = CASE WHEN launch_day > $2 THEN launch_day ELSE $2 END
          WHERE name = $1 RETURNING launches",
         &[project.into(), int(now_ms / DAY_MS)?.into(), int(more)?.into()],
     )?;
@@ -181,7 +182,7 @@ pub(super) fn launches(
     now_ms: u64,
 ) -> Result<u64, StoreError> {
     let row = link.one(
-        "SELECT launches FROM projects WHERE name = $1 AND launch_day = $2",
+        "SELECT launches FROM projects WHERE name = $1 AND launch_day >= $2",
         &[project.into(), int(now_ms / DAY_MS)?.into()],
     )?;
     row.map_or(Ok(0), |row| row.int(0))

@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use rustix::fs::{OFlags, fcntl_setfl};
 use weft_api::lines;
 use weft_api::node::{GatewayHealth, GatewayReport};
 use weft_wire::remote::{ALIVE, WELL, from_hex, to_hex};
@@ -216,6 +217,11 @@ fn watch(
     ended: &Receiver<()>,
     every: Duration,
 ) {
+    // A gateway that answers unasked and reads nothing keeps nobody waiting.
+    if let Some(Err(error)) = asks.as_ref().map(|asks| fcntl_setfl(asks, OFlags::NONBLOCK)) {
+        tracing::warn!(%error, "the gateway is not asked whether it is well");
+        asks = None;
+    }
     // Its standard input is open for as long: that is how it learns of this process's end.
     while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
         let mut said = gateway.said();
@@ -228,7 +234,8 @@ fn watch(
                 if was_silent {
                     tracing::info!("the gateway answers again");
                 }
-                // There is one question at a time in the pipe; one that has ended is soon known.
+                // One that has ended is soon known, and one that reads no questions, of which many
+                // fit into the pipe, answers none.
                 let _ = asks.as_mut().map(|asks| writeln!(asks, "{WELL}"));
             }
             Look::Wait => {}
