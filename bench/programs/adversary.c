@@ -18,6 +18,8 @@
 //   copies     the same with copies of rows of one byte, --pitch apart, to the next byte of each
 //   pageable   --sessions processes that copy --rows bytes of ordinary memory to the device and back, and
 //              do nothing else
+//   memory     --sessions processes that copy --rows bytes of ordinary memory to other such memory: as
+//              much of the processors as anybody takes who never asks for the device
 //   grow       launches by the thousand that turn long after they were queued
 //   tiny       --sessions processes with one short kernel, and one on each of --parts of 4 MiB, between
 //              pauses of --pause, or of 1 to 3 ms
@@ -447,6 +449,20 @@ static void pageable_round(const struct options *options, struct work *work, uns
     CHECK(cuMemcpyDtoH(host, memory, options->rows));
 }
 
+static void memory_round(const struct options *options, struct work *work, unsigned *seed) {
+    (void)work, (void)seed;
+    static unsigned char *here, *there;
+    if (here == NULL) {
+        here = malloc(options->rows);
+        there = malloc(options->rows);
+        if (here == NULL || there == NULL)
+            exit(2);
+        memset(here, 1, options->rows);
+    }
+    memcpy(there, here, options->rows);
+    memcpy(here, there, options->rows);
+}
+
 // Short kernels teach what they take; then a queue of them turns long all at once.
 static void grow_round(const struct options *options, struct work *work, unsigned *seed) {
     (void)seed;
@@ -546,7 +562,7 @@ int main(int argc, char **argv) {
     } rounds[] = {{"storm", storm_round},     {"tiny", tiny_round}, {"fills", fills_round},
                   {"modules", modules_round}, {"grow", grow_round},
                   {"graph", graph_round},     {"copies", copies_round},
-                  {"pageable", pageable_round}};
+                  {"pageable", pageable_round}, {"memory", memory_round}};
     for (size_t i = 0; i < sizeof rounds / sizeof *rounds; ++i)
         if (strcmp(options.what, rounds[i].what) == 0)
             return sessions(&options, rounds[i].round);

@@ -62,6 +62,9 @@ struct Attack {
     settings: &'static [(&'static str, &'static str)],
     /// What makes a control of it, which must fail.
     control: &'static [(&'static str, &'static str)],
+    /// The same on the processors alone, by programs that ask for nothing of the device; empty
+    /// where that is not measured.
+    without_device: &'static [&'static str],
 }
 
 const UNMANAGED: &[(&str, &str)] = &[("scheduling.policy", "unmanaged")];
@@ -96,6 +99,7 @@ impl Attack {
             users: 0,
             settings: &[],
             control: UNMANAGED,
+            without_device: &[],
         }
     }
 
@@ -153,7 +157,10 @@ const ATTACKS: &[Attack] = &[
         &["copies", "--sessions", "1", "--rows", "250000", "--pitch", "4096"],
     ),
     // Ordinary memory: staging is work of the worker's that wants a processor and no kernel.
-    Attack::real("pageable", 1, &["pageable", "--sessions", "8", "--rows", "16777216"]),
+    Attack {
+        without_device: &["memory", "--sessions", "8", "--rows", "16777216"],
+        ..Attack::real("pageable", 1, &["pageable", "--sessions", "8", "--rows", "16777216"])
+    },
     Attack::real("grow", 50_000, &["grow", "--sessions", "1", "--ahead", "1000"]).uncut(100),
     Attack {
         sync_victim: true,
@@ -214,6 +221,10 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
         };
         let control = bench.run(attack, Side::Control, bench.seconds_of_control())?;
         summary.tell(&mut document, attack, &rounds, &control);
+        if !attack.without_device.is_empty() {
+            let without = bench.run(attack, Side::WithoutDevice, bench.seconds_of_control())?;
+            tell_without_device(&mut document, attack, &rounds, &without);
+        }
     }
     summary.sum_up(&mut document);
     if some_void {
@@ -297,6 +308,19 @@ impl Summary {
     }
 }
 
+/// What the victim loses of the whole device to programs that take processors and nothing of the
+/// device: what no scheduler of a device can give back where processors are the device.
+fn tell_without_device(
+    document: &mut Document,
+    attack: &Attack,
+    rounds: &Rounds,
+    without: &Outcome,
+) {
+    let name = attack.name;
+    document.baseline(format!("loss_without_device_{name}"), rounds.loss_of_one(without));
+    document.baseline(format!("utilization_without_device_{name}"), without.utilization);
+}
+
 /// Steps of the honest kernel on the real clock.
 fn calibrate(context: &Context) -> Result<u64> {
     #[derive(Deserialize)]
@@ -320,6 +344,7 @@ enum Side {
     Honest,
     Attack,
     Control,
+    WithoutDevice,
 }
 
 /// What became of the victim.
@@ -377,6 +402,11 @@ struct Rounds(Vec<(Outcome, Outcome)>);
 impl Rounds {
     fn each(&self, of: impl Fn(&Outcome, &Outcome) -> f64) -> Vec<f64> {
         self.0.iter().map(|(fair, robbed)| of(fair, robbed)).collect()
+    }
+
+    /// What one that was seen once lost of the work of its share, by the median round.
+    fn loss_of_one(&self, seen: &Outcome) -> f64 {
+        median(&self.each(|fair, _| seen.loss(fair)))
     }
 
     fn sides(&self, of: impl Fn(&Outcome) -> f64, sum_up: impl Fn(&[f64]) -> f64) -> Sides {
@@ -501,6 +531,9 @@ impl Bench<'_> {
                     Side::Honest => self.command(attack, &["honest"], 1_000, time),
                     Side::Attack | Side::Control => {
                         self.command(attack, attack.arguments, attack.permille, time)
+                    }
+                    Side::WithoutDevice => {
+                        self.command(attack, attack.without_device, attack.permille, time)
                     }
                 };
                 if attack.users > 0 {
