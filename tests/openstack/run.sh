@@ -67,7 +67,7 @@ begin() {
         > "$STATE/node.log" 2>&1 & NODE=$!
     local one; for one in $COMPUTES; do endpoint "${one%%=*}" "${one#*=}"; done
     mkdir -p "$STATE/control"
-    "$BUILD/weft-control" token root --role admin --state-dir "$STATE/control" > "$GSAAS_TOKEN_FILE"
+    (umask 077; "$BUILD/weft-control" token root --role admin --state-dir "$STATE/control" > "$GSAAS_TOKEN_FILE")
     control
     until_true 30 test -S "$STATE/node/admin.sock"
     until_true 30 api PUT /v1/nodes/gpu1 -f -d "{\"admin\": \"$STATE/node/admin.sock\", \"host\": \"$COMPUTE\"}"
@@ -220,7 +220,7 @@ killed_removing() {
 scenario_deployment() {
     say "-- how long VMs take until they are ready, part for part (GSaaS, equation 1)"
     api PUT "/v1/projects/$TENANT_A" -f -d '{"quota": {"cgpus": 128, "memory_mib": 1048576, "exclusive_gpus": 1}}' > /dev/null
-    "$BUILD/weft-control" token deployment --role member --project "$TENANT_A" --state-dir "$STATE/control" > "$STATE/deployment.token"
+    (umask 077; "$BUILD/weft-control" token deployment --role member --project "$TENANT_A" --state-dir "$STATE/control" > "$STATE/deployment.token")
     rm -f "$DEPLOYMENT".{json,svg,plain.json}
     if [ -n "${PLAIN_BOOTS:-}" ]; then
         check "servers without cGPUs ran and were removed" plain_boots
