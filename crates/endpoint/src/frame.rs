@@ -18,6 +18,9 @@ const LENGTH: usize = 4;
 const BLOCK: u8 = 2;
 const PINNED: u8 = 3;
 
+/// Bytes of such a frame between its length and the bulk.
+const BULK_HEAD: usize = 1 + size_of::<u64>();
+
 /// No answer slot.
 const UNANSWERED: u16 = u16::MAX;
 
@@ -254,6 +257,71 @@ pub fn front(stream: &[u8]) -> Front<'_> {
         return Front::TooLong;
     }
     rest.get(..length).map_or(Front::Part, |frame| Front::Whole(frame, LENGTH + length))
+}
+
+/// A frame of shared memory that a stream has begun.
+#[derive(Debug, Clone, Copy)]
+pub struct Opened {
+    /// Where the next byte goes.
+    bulk: Bulk,
+    left: usize,
+    length: usize,
+}
+
+impl Opened {
+    /// The one at the front of a stream that has its head and may have more of it, and how many
+    /// bytes the head takes. `None` for anything else, for one without any bytes too.
+    #[must_use]
+    pub fn at(stream: &[u8]) -> Option<(Self, usize)> {
+        let (length, rest) = stream.split_first_chunk::<LENGTH>()?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+        let (kind, fields) = rest.split_first()?;
+        let from = Fields(fields).u64()?;
+        let bulk = match *kind {
+            BLOCK => Bulk::Block(from),
+            PINNED => Bulk::Pinned(from),
+            _ => return None,
+        };
+        let left = length.checked_sub(BULK_HEAD).filter(|left| (1..=PIECE).contains(left))?;
+        Some((Self { bulk, left, length: LENGTH + length }, LENGTH + BULK_HEAD))
+    }
+
+    /// Bytes that are yet to come.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Bytes of the stream that all of it takes.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// How far into a unit of so many bytes of the memory the next one goes.
+    #[must_use]
+    pub fn offset_in(&self, unit: usize) -> usize {
+        let (Bulk::Block(at) | Bulk::Pinned(at)) = self.bulk;
+        // It is less than `unit`.
+        usize::try_from(at % unit as u64).unwrap_or(0)
+    }
+
+    /// The next bytes, at most as many as are left, as a frame of their own.
+    pub fn piece<'a>(&mut self, bytes: &'a [u8]) -> Frame<'a> {
+        self.left = self.left.saturating_sub(bytes.len());
+        match &mut self.bulk {
+            Bulk::Block(at) => {
+                let offset = *at;
+                *at = offset.wrapping_add(bytes.len() as u64);
+                Frame::Block { offset, bytes }
+            }
+            Bulk::Pinned(at) => {
+                let address = *at;
+                *at = address.wrapping_add(bytes.len() as u64);
+                Frame::Pinned { address, bytes }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-use crate::frame::{Frame, Front, front};
+use crate::frame::Frame;
 use crate::lock;
 use crate::outage::Outage;
 use crate::outbox::{Closed, Impossible, Outbox, Unsent, WINDOW};
 use crate::polling::Polling;
+use crate::stream::{Nonsense, Part, Stream};
 use crate::tls::{Channel, Heard, Room, Waits};
 
 /// Both sides say that they live about this often while they have nothing else to say.
@@ -36,6 +37,12 @@ pub enum Ended {
     /// The session is over.
     #[error("{0}")]
     Over(String),
+}
+
+impl From<Nonsense> for Ended {
+    fn from(nonsense: Nonsense) -> Self {
+        Self::Over(nonsense.to_string())
+    }
 }
 
 /// The peer broke the rules, or said goodbye.
@@ -402,10 +409,10 @@ impl Link {
         };
         let mut reading = Reading::default();
         let why = loop {
-            if let Err(ended) = reading.more(self, &channel, reader) {
+            if let Err(ended) = reading.more(self, (&channel, number), reader) {
                 break ended;
             }
-            if let Err(ended) = self.handle_all(number, &mut reading, reader) {
+            if let Err(ended) = reading.handle_all(self, number, reader) {
                 break ended;
             }
         };
@@ -414,54 +421,49 @@ impl Link {
         if self.is_over() { Ended::Over("it was ended here".into()) } else { why }
     }
 
-    fn handle_all(
+    /// Handles a frame, or a piece of one, that came over the connection with this number.
+    fn handle(
         &self,
         number: u64,
-        reading: &mut Reading,
+        part: &Part<'_>,
         reader: &mut impl Reader,
-    ) -> Result<(), Ended> {
-        let over = |why: &str| Ended::Over(why.to_owned());
-        let mut at = 0;
-        loop {
-            let stream = reading.plain.get(at..).unwrap_or_default();
-            let (bytes, length) = match front(stream) {
-                Front::Whole(bytes, length) => (bytes, length),
-                Front::Part => break,
-                Front::TooLong => return Err(over("the peer sent a frame that is too long")),
-            };
-            let Some(frame) = Frame::decode(bytes) else {
-                return Err(over("the peer sent what is no frame"));
-            };
-            at += length;
-            self.is_heard.store(true, Ordering::Release);
-            reading.is_soon |= frame.is_of_a_call();
-            if let Frame::Ack(count) = frame {
-                self.outbox.acknowledge(count).map_err(|error| over(&error.to_string()))?;
-                self.changed.notify_all();
-                continue;
-            }
-            reader.handle(frame).map_err(|Over(why)| Ended::Over(why))?;
+    ) -> Result<Handled, Ended> {
+        let mut handled = Handled::default();
+        self.is_heard.store(true, Ordering::Release);
+        handled.is_of_a_call = part.frame.is_of_a_call();
+        if let Frame::Ack(count) = part.frame {
+            let acknowledged = self.outbox.acknowledge(count);
+            acknowledged.map_err(|error| Ended::Over(error.to_string()))?;
+            self.changed.notify_all();
+            return Ok(handled);
+        }
+        reader.handle(part.frame).map_err(|Over(why)| Ended::Over(why))?;
+        if let Some(length) = part.ends {
             self.handled.fetch_add(1, Ordering::AcqRel);
-            reading.since_told += length;
+            handled.bytes = length;
             if self.attached().1 != number {
                 // Everything behind this frame comes again on the new connection.
                 return Err(Ended::Lost("another connection took its place".into()));
             }
         }
-        reading.plain.drain(..at);
-        if reading.since_told >= DUE {
-            reading.since_told = 0;
-            self.beat_without_waiting();
-        }
-        Ok(())
+        Ok(handled)
     }
+}
+
+/// What handling frames has come to.
+#[derive(Debug, Default)]
+struct Handled {
+    /// Bytes of frames that are to be acknowledged.
+    bytes: usize,
+    /// A call or its answer was among them.
+    is_of_a_call: bool,
 }
 
 /// What was read of a connection.
 #[derive(Debug)]
 struct Reading {
     room: Room,
-    plain: Vec<u8>,
+    stream: Stream,
     /// Bytes handled since the peer was told.
     since_told: usize,
     last: Instant,
@@ -477,7 +479,7 @@ impl Default for Reading {
     fn default() -> Self {
         Self {
             room: Room::default(),
-            plain: Vec::new(),
+            stream: Stream::default(),
             since_told: 0,
             last: Instant::now(),
             noted: Instant::now(),
@@ -493,10 +495,10 @@ impl Reading {
     fn more(
         &mut self,
         link: &Link,
-        channel: &Channel,
+        (channel, number): (&Channel, u64),
         reader: &mut impl Reader,
     ) -> Result<(), Ended> {
-        if channel.take_early(&mut self.plain) {
+        if channel.take_early(self.stream.kept()) {
             return Ok(());
         }
         // Of a peer that always sends there is always something to read; who sends may have left
@@ -517,8 +519,7 @@ impl Reading {
             });
             match found {
                 Some(Found::Bytes(read)) => {
-                    let heard = channel.decipher(read, &self.room, &mut self.plain);
-                    return self.note(link, heard);
+                    return self.decipher(link, (channel, number), read, reader);
                 }
                 Some(Found::Passed) => self.is_soon = true,
                 Some(Found::Over(Over(why))) => return Err(Ended::Over(why)),
@@ -529,8 +530,7 @@ impl Reading {
         // Who waits to send reads as well, or two that both send much wait for each other.
         while !link.flush_without_waiting() {
             if let Some(read) = channel.try_read(&mut self.room) {
-                let heard = channel.decipher(read, &self.room, &mut self.plain);
-                return self.note(link, heard);
+                return self.decipher(link, (channel, number), read, reader);
             }
             let lost = |error: io::Error| Ended::Lost(error.to_string());
             channel.await_either(HEARTBEAT).map_err(lost)?;
@@ -538,8 +538,53 @@ impl Reading {
                 return Err(Ended::Lost(SILENT.into()));
             }
         }
-        let heard = channel.receive(&mut self.room, &mut self.plain);
+        let read = channel.read(&mut self.room);
+        self.decipher(link, (channel, number), read, reader)
+    }
+
+    /// Takes what was read. What is memory's is handled at once, where it is still in the
+    /// processor's caches: that waits for nobody.
+    fn decipher(
+        &mut self,
+        link: &Link,
+        (channel, number): (&Channel, u64),
+        read: io::Result<usize>,
+        reader: &mut impl Reader,
+    ) -> Result<(), Ended> {
+        let Self { stream, since_told, .. } = self;
+        let mut taken = Ok(());
+        let mut on = |part: Part<'_>| {
+            *since_told += link.handle(number, &part, reader)?.bytes;
+            Ok(())
+        };
+        let heard = channel.decipher(read, &self.room, |bytes| {
+            if taken.is_ok() {
+                taken = stream.take(bytes, &mut on);
+            }
+        });
+        taken?;
         self.note(link, heard)
+    }
+
+    /// Handles all frames that wait.
+    fn handle_all(
+        &mut self,
+        link: &Link,
+        number: u64,
+        reader: &mut impl Reader,
+    ) -> Result<(), Ended> {
+        let Self { stream, since_told, is_soon, .. } = self;
+        stream.frames(&mut |part| {
+            let Handled { bytes, is_of_a_call } = link.handle(number, &part, reader)?;
+            *since_told += bytes;
+            *is_soon |= is_of_a_call;
+            Ok::<_, Ended>(())
+        })?;
+        if self.since_told >= DUE {
+            self.since_told = 0;
+            link.beat_without_waiting();
+        }
+        Ok(())
     }
 
     /// Something has come. Of a long way's slow bytes no frame may be whole for a while, and the
@@ -609,13 +654,13 @@ pub(crate) mod tests {
     /// more than the sockets take.
     const FRAMES: u64 = (WINDOW / PIECE) as u64 - 1;
 
-    /// Counts frames, which must come in order.
+    /// Counts bytes, which must come in order, those of a frame all at once or not.
     struct Counting(Arc<AtomicU64>);
 
     impl Reader for Counting {
         fn handle(&mut self, frame: Frame<'_>) -> Result<(), Over> {
-            let Frame::Block { offset, .. } = frame else { return Err(Over("no block".into())) };
-            assert_eq!(offset, self.0.fetch_add(1, Ordering::AcqRel));
+            let Frame::Block { offset, bytes } = frame else { return Err(Over("none".into())) };
+            assert_eq!(offset, self.0.fetch_add(bytes.len() as u64, Ordering::AcqRel));
             Ok(())
         }
 
@@ -654,7 +699,7 @@ pub(crate) mod tests {
         let link = Link::over(channel);
         for number in 0..FRAMES {
             let mut frame = Vec::new();
-            Frame::Block { offset: number, bytes: &[7; PIECE] }.encode(&mut frame);
+            Frame::Block { offset: number * PIECE as u64, bytes: &[7; PIECE] }.encode(&mut frame);
             link.push(&mut frame).unwrap();
         }
         link
@@ -678,14 +723,15 @@ pub(crate) mod tests {
             thread::spawn(move || link.read(&mut Counting(count)))
         });
         let deadline = Instant::now() + 2 * SILENCE_MAX;
-        let all = || counts.iter().all(|count| count.load(Ordering::Acquire) == FRAMES);
+        let bytes = FRAMES * PIECE as u64;
+        let all = || counts.iter().all(|count| count.load(Ordering::Acquire) == bytes);
         while !all() && Instant::now() < deadline && links.iter().all(|link| link.is_connected()) {
             thread::yield_now();
         }
         let counted = all();
         links.iter().for_each(|link| link.close());
         let ended = reading.map(|reader| reader.join().unwrap());
-        assert!(counted, "{counts:?} of {FRAMES}: {ended:?}");
+        assert!(counted, "{counts:?} of {bytes}: {ended:?}");
     }
 
     #[test]

@@ -418,8 +418,13 @@ impl Channel {
         if self.take_early(plain) {
             return Ok(Heard::Some);
         }
-        let read = (&self.socket).read(&mut room.0);
-        self.decipher(read, room, plain)
+        let read = self.read(room);
+        self.decipher(read, room, |bytes| plain.extend_from_slice(bytes))
+    }
+
+    /// What has come into `room`, within [`Self::set_patience`]'s limit; for [`Self::decipher`].
+    pub(crate) fn read(&self, room: &mut Room) -> io::Result<usize> {
+        (&self.socket).read(&mut room.0)
     }
 
     /// Appends what was given back to `plain`; whether there was any.
@@ -438,7 +443,8 @@ impl Channel {
         }
     }
 
-    /// Appends what was read into `room` to `plain`.
+    /// Gives `on` what was read into `room`, record for record. Nobody sends meanwhile, so `on` may
+    /// not wait for anybody.
     ///
     /// # Errors
     /// As [`Self::receive`].
@@ -446,7 +452,7 @@ impl Channel {
         &self,
         read: io::Result<usize>,
         room: &Room,
-        plain: &mut Vec<u8>,
+        mut on: impl FnMut(&[u8]),
     ) -> io::Result<Heard> {
         let count = match read {
             Ok(0) => return Ok(Heard::End),
@@ -465,7 +471,7 @@ impl Channel {
             while waiting > 0 {
                 let bytes = reader.fill_buf()?;
                 let count = bytes.len();
-                plain.extend_from_slice(bytes);
+                on(bytes);
                 reader.consume(count);
                 waiting = waiting.saturating_sub(count.max(1));
             }

@@ -17,7 +17,7 @@ use crate::support::{Conversation, Node, eventually, program, root, success, wef
 const VICTIM_USER: u32 = 64_001;
 const ATTACK_USER: u32 = 64_100;
 /// How long an attack lasts.
-const SECONDS: u32 = 3;
+const SECONDS: u32 = 2;
 /// A victim keeps at least this part of its fair share: the rest is for a noisy machine, and for
 /// the kernel that cannot be cut and runs when the attack ends.
 const KEPT: f64 = 0.6;
@@ -655,8 +655,9 @@ fn a_tenants_workers_start_one_after_the_other_while_others_have_sessions() {
     let most_at_once = |has_others: bool| {
         let node = open(Node::start(&["scheduling.share=user"]));
         let other = has_others.then(|| tenant(&node, VICTIM_USER, "victim", &["honest"]));
+        // For as long as it takes until all of them have started.
         let attack = ["modules", "--sessions", "16"];
-        let mut attacker = tenant(&node, ATTACK_USER, "attacker", &attack);
+        let mut attacker = tenant_for(2 * SECONDS, &node, ATTACK_USER, "attacker", &attack);
         attacker.say("begin");
         let mut most = 0;
         eventually("all sixteen to start", || {
