@@ -89,12 +89,6 @@ impl Machine<'_> {
         spawn(self.command(context, daemon)?)
     }
 
-    /// Boots it as [`Self::tenant`] does, behind every ordinary thread of this host ([`behind`]).
-    fn tenant_behind(&self, context: &Context, daemon: &OwnDaemon) -> Result<Tenant> {
-        let command = behind(&self.command(context, daemon)?);
-        Ok(Tenant::new(self.name, spawn(command)?))
-    }
-
     /// Boots it, as a tenant whose program's JSON lines are heard.
     fn tenant(&self, context: &Context, daemon: &OwnDaemon) -> Result<Tenant> {
         Ok(Tenant::new(self.name, self.start(context, daemon)?))
@@ -120,15 +114,6 @@ fn spawn(mut command: Command) -> Result<Child> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let what = command.get_program().display().to_string();
     command.spawn().with_context(|| format!("cannot start {what}"))
-}
-
-/// The same command with the processor time that ordinary threads leave (`SCHED_IDLE`): neither it
-/// nor what it starts keeps a paced device's workers from executing when they should, as no program
-/// keeps a GPU from it, and neither is boosted before them.
-fn behind(command: &Command) -> Command {
-    let mut behind = Command::new("chrt");
-    behind.args(["--idle", "0"]).arg(command.get_program()).args(command.get_args());
-    behind
 }
 
 /// Folder of what machines boot.
@@ -168,28 +153,4 @@ fn line<'a>(lines: &'a [Value], key: &str) -> Result<&'a Value> {
 /// A number of a program's report.
 fn number(value: &Value, name: &str) -> Result<f64> {
     value[name].as_f64().with_context(|| format!("{name} is missing"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The scheduling policy of a process that prints what `/proc` says of it.
-    fn policy_of(mut command: Command) -> u32 {
-        let output = command.output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        // The 41st field; the second, a name in parentheses, may have spaces.
-        let fields = text.rsplit_once(')').unwrap().1;
-        fields.split_whitespace().nth(38).unwrap().parse().unwrap()
-    }
-
-    #[test]
-    fn a_machine_can_run_behind_ordinary_threads() {
-        let mut plain = Command::new("cat");
-        plain.arg("/proc/self/stat");
-        let behind = behind(&plain);
-        assert_eq!(behind.get_args().last(), Some("/proc/self/stat".as_ref()));
-        // `SCHED_IDLE`; the control is an ordinary process.
-        assert_eq!((policy_of(behind), policy_of(plain)), (5, 0));
-    }
 }

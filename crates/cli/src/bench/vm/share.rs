@@ -6,17 +6,19 @@
 //! launches computed, and the time that they have by the device's model must be what was charged.
 //!
 //! Three interpreters keep two processors busy, and a paced device executes on these processors,
-//! too: its workers must begin in time, or the device is no model of anything. So machines have the
-//! time that node and device leave (`SCHED_IDLE`), as if the device were a GPU and vGPUs had
-//! processors of their own, as FairGV's do. What machines lack then is their own, and shows. A size
-//! or a program that is void all the same is void by itself, and its control is left out.
+//! too: its workers must begin in time, or the device is no model of anything. So machines share
+//! the last processor, as FairGV's of Figure 8 share one, and node and device have the others, as
+//! its vGPUs do. What machines lack is their own, and shows. A size or a program that is void all
+//! the same is void by itself, and its control is left out.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use rustix::thread::CpuSet;
 use weft_node::admin::Stats;
 
 use super::Machine;
+use crate::bench::cosched::{beside, on, processors};
 use crate::bench::document::Document;
 use crate::bench::overhead::SIZES_US;
 use crate::bench::tenant::{Host, ShareReport, Tenant, kernel};
@@ -74,7 +76,7 @@ fn document(context: &Context, name: &'static str, windows: u64) -> (Document, S
     let (window_s, windows) = if context.quick { (2, 2) } else { (10, windows) };
     let text = format!(
         "{windows} windows of {window_s} s per program, three machines of one processor under TCG, \
-         behind node and device (SCHED_IDLE), woken and not boosted"
+         which share the last processor; node and device have the others"
     );
     let mut document = Document::new(name, "paced", &text);
     #[expect(clippy::cast_precision_loss, reason = "some seconds")]
@@ -199,14 +201,18 @@ impl Shared {
 }
 
 fn share(context: &Context, policy: &str, load: Load, spans: Spans) -> Result<Shared> {
-    // Who runs behind all others can be woken, and neither boosted nor given a slice.
-    let settings = [("scheduling.policy", policy), ("scheduling.coscheduling", "wake")];
-    Host::on_node(context, true, &settings, |host| contend(context, host, load, spans))
+    let (others, last) = processors()?;
+    let mut of_machines = CpuSet::new();
+    of_machines.set(last);
+    let settings = [("scheduling.policy", policy)];
+    let start = || beside(&others, || Host::node(true, &settings));
+    Host::again(context, start, |host| contend(context, host, &of_machines, load, spans))
 }
 
 fn contend(
     context: &Context,
     host: &Host,
+    of_machines: &CpuSet,
     load: Load,
     (windows, window_s): Spans,
 ) -> Result<Shared> {
@@ -217,7 +223,7 @@ fn contend(
     let mut machines: Vec<Tenant> = Vec::new();
     for (name, weight) in names.iter().zip(WEIGHTS) {
         let machine = Machine { name, weight, flags: &[], words: &words };
-        machines.push(machine.tenant_behind(context, daemon)?);
+        machines.push(on(of_machines, || machine.tenant(context, daemon))?);
     }
     for machine in &mut machines {
         // It has booted and is at work.
