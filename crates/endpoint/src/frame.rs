@@ -18,8 +18,8 @@ const LENGTH: usize = 4;
 const BLOCK: u8 = 2;
 const PINNED: u8 = 3;
 
-/// Bytes of such a frame between its length and the bulk.
-const BULK_HEAD: usize = 1 + size_of::<u64>();
+/// Bytes of a block's frame between its length and the block.
+const BLOCK_HEAD: usize = 1 + size_of::<u64>();
 
 /// No answer slot.
 const UNANSWERED: u16 = u16::MAX;
@@ -259,16 +259,16 @@ pub fn front(stream: &[u8]) -> Front<'_> {
     rest.get(..length).map_or(Front::Part, |frame| Front::Whole(frame, LENGTH + length))
 }
 
-/// A frame of shared memory that a stream has begun.
+/// A frame of the arena that a stream has begun.
 #[derive(Debug, Clone, Copy)]
-pub struct Opened {
+pub struct OpenBlock {
     /// Where the next byte goes.
-    bulk: Bulk,
+    offset: u64,
     left: usize,
     length: usize,
 }
 
-impl Opened {
+impl OpenBlock {
     /// The one at the front of a stream that has its head and may have more of it, and how many
     /// bytes the head takes. `None` for anything else, for one without any bytes too.
     #[must_use]
@@ -276,14 +276,11 @@ impl Opened {
         let (length, rest) = stream.split_first_chunk::<LENGTH>()?;
         let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
         let (kind, fields) = rest.split_first()?;
-        let from = Fields(fields).u64()?;
-        let bulk = match *kind {
-            BLOCK => Bulk::Block(from),
-            PINNED => Bulk::Pinned(from),
-            _ => return None,
-        };
-        let left = length.checked_sub(BULK_HEAD).filter(|left| (1..=PIECE).contains(left))?;
-        Some((Self { bulk, left, length: LENGTH + length }, LENGTH + BULK_HEAD))
+        let offset = Fields(fields).u64()?;
+        let left = length.checked_sub(BLOCK_HEAD).filter(|left| (1..=PIECE).contains(left))?;
+        offset.checked_add(left as u64)?;
+        let block = Self { offset, left, length: LENGTH + length };
+        (*kind == BLOCK).then_some((block, LENGTH + BLOCK_HEAD))
     }
 
     /// Bytes that are yet to come.
@@ -298,29 +295,12 @@ impl Opened {
         self.length
     }
 
-    /// How far into a unit of so many bytes of the memory the next one goes.
-    #[must_use]
-    pub fn offset_in(&self, unit: usize) -> usize {
-        let (Bulk::Block(at) | Bulk::Pinned(at)) = self.bulk;
-        // It is less than `unit`.
-        usize::try_from(at % unit as u64).unwrap_or(0)
-    }
-
-    /// The next bytes, at most as many as are left, as a frame of their own.
+    /// The next bytes, of which there are no more than are left, as a frame of their own.
     pub fn piece<'a>(&mut self, bytes: &'a [u8]) -> Frame<'a> {
+        let offset = self.offset;
+        self.offset = offset.saturating_add(bytes.len() as u64);
         self.left = self.left.saturating_sub(bytes.len());
-        match &mut self.bulk {
-            Bulk::Block(at) => {
-                let offset = *at;
-                *at = offset.wrapping_add(bytes.len() as u64);
-                Frame::Block { offset, bytes }
-            }
-            Bulk::Pinned(at) => {
-                let address = *at;
-                *at = address.wrapping_add(bytes.len() as u64);
-                Frame::Pinned { address, bytes }
-            }
-        }
+        Frame::Block { offset, bytes }
     }
 }
 

@@ -23,7 +23,7 @@ pub mod outbox;
 pub mod pinned;
 mod polling;
 pub mod sandbox;
-mod stream;
+pub mod stream;
 pub mod tls;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -408,11 +408,12 @@ impl Link {
             };
         };
         let mut reading = Reading::default();
+        channel.take_early(reading.stream.kept());
         let why = loop {
-            if let Err(ended) = reading.more(self, (&channel, number), reader) {
+            if let Err(ended) = reading.handle_all(self, number, reader) {
                 break ended;
             }
-            if let Err(ended) = reading.handle_all(self, number, reader) {
+            if let Err(ended) = reading.more(self, (&channel, number), reader) {
                 break ended;
             }
         };
@@ -421,7 +422,7 @@ impl Link {
         if self.is_over() { Ended::Over("it was ended here".into()) } else { why }
     }
 
-    /// Handles a frame, or a piece of one, that came over the connection with this number.
+    /// Handles a frame, or a piece of a block, that came over the connection with this number.
     fn handle(
         &self,
         number: u64,
@@ -498,9 +499,6 @@ impl Reading {
         (channel, number): (&Channel, u64),
         reader: &mut impl Reader,
     ) -> Result<(), Ended> {
-        if channel.take_early(self.stream.kept()) {
-            return Ok(());
-        }
         // Of a peer that always sends there is always something to read; who sends may have left
         // this to whoever sent just then.
         if link.outbox.has_unsent() {
@@ -542,7 +540,7 @@ impl Reading {
         self.decipher(link, (channel, number), read, reader)
     }
 
-    /// Takes what was read. What is memory's is handled at once, where it is still in the
+    /// Takes what was read. What is the arena's is handled at once, where it is still in the
     /// processor's caches: that waits for nobody.
     fn decipher(
         &mut self,
@@ -551,13 +549,13 @@ impl Reading {
         read: io::Result<usize>,
         reader: &mut impl Reader,
     ) -> Result<(), Ended> {
-        let Self { stream, since_told, .. } = self;
-        let mut taken = Ok(());
+        let Self { room, stream, since_told, .. } = self;
+        let mut taken: Result<(), Ended> = Ok(());
         let mut on = |part: Part<'_>| {
             *since_told += link.handle(number, &part, reader)?.bytes;
-            Ok(())
+            Ok::<_, Ended>(())
         };
-        let heard = channel.decipher(read, &self.room, |bytes| {
+        let heard = channel.decipher(read, room, |bytes| {
             if taken.is_ok() {
                 taken = stream.take(bytes, &mut on);
             }

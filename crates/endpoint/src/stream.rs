@@ -1,65 +1,68 @@
-//! A connection's bytes, taken apart into frames. Those of memory are handed on as they come: a
-//! frame of it may be far longer than what was just deciphered, which is still in the processor's
-//! caches.
+//! A connection's bytes, taken apart into frames. What goes to the arena is handed on as it comes:
+//! a frame of it may be far longer than what was just deciphered, which is still in the processor's
+//! caches. Nobody looks at a block before the command that names it, which comes behind it. Pinned
+//! memory is handed on frame by frame, for there programs and kernels wait for words.
 
 use std::mem;
 
-use crate::frame::{Frame, Front, Opened, front};
-
-/// Memory is handed on in pieces that end where this many bytes of it do, but for a frame's last:
-/// a word that somebody polls appears as a whole.
-const WORD: usize = 64;
+use crate::frame::{Frame, Front, OpenBlock, front};
 
 /// What is handed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part<'a> {
-    /// A frame, or a piece of one.
-    pub(crate) frame: Frame<'a>,
+pub struct Part<'a> {
+    /// A frame, or a piece of a block's with the offset that it has.
+    pub frame: Frame<'a>,
     /// Bytes of the stream that the frame takes, if this is its last piece, or all of it.
-    pub(crate) ends: Option<usize>,
+    pub ends: Option<usize>,
 }
 
 /// Why a stream is of no more use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Nonsense {
+pub enum Nonsense {
+    /// No frame is so long.
     #[error("the peer sent a frame that is too long")]
     TooLong,
+    /// What has a frame's length is none.
     #[error("the peer sent what is no frame")]
     NoFrame,
 }
 
 /// What has come and was not handed on yet.
 #[derive(Debug, Default)]
-pub(crate) struct Stream {
-    /// Whole frames and the front of one; of an open frame less than a [`WORD`].
+pub struct Stream {
+    /// Whole frames, and the front of one; nothing while a block is open.
     kept: Vec<u8>,
-    open: Option<Opened>,
+    open: Option<OpenBlock>,
 }
 
 impl Stream {
-    /// Takes bytes that wait for [`Self::frames`].
+    /// Where bytes go that came before any that is taken.
     pub(crate) fn kept(&mut self) -> &mut Vec<u8> {
-        debug_assert!(self.open.is_none(), "what is given back comes first");
         &mut self.kept
     }
 
-    /// Takes bytes, and hands on what is memory's and has nothing before it that waits; the rest
+    /// Takes bytes, and hands on what is a block's and has nothing before it that waits; the rest
     /// waits for [`Self::frames`].
     ///
     /// # Errors
     /// What `on` says; the stream is then of no more use.
-    pub(crate) fn take<E>(
+    pub fn take<E>(
         &mut self,
         mut bytes: &[u8],
         on: &mut impl FnMut(Part<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         while !bytes.is_empty() {
-            if let Some(opened) = &mut self.open {
-                let taken = go_on(opened, &mut self.kept, bytes, on)?;
-                bytes = bytes.get(taken..).unwrap_or_default();
-                self.open = self.open.filter(|opened| opened.left() > 0);
-            } else if let Some((opened, head)) = self.opened(bytes) {
-                self.open = Some(opened);
+            if let Some(block) = &mut self.open {
+                let (piece, rest) = bytes.split_at(bytes.len().min(block.left()));
+                bytes = rest;
+                let frame = block.piece(piece);
+                let ends = (block.left() == 0).then_some(block.length());
+                if ends.is_some() {
+                    self.open = None;
+                }
+                on(Part { frame, ends })?;
+            } else if let Some((block, head)) = self.opened(bytes) {
+                self.open = Some(block);
                 bytes = bytes.get(head..).unwrap_or_default();
             } else {
                 self.kept.extend_from_slice(bytes);
@@ -69,22 +72,19 @@ impl Stream {
         Ok(())
     }
 
-    /// The frame of memory that these bytes begin, behind which nothing waits.
-    fn opened(&self, bytes: &[u8]) -> Option<(Opened, usize)> {
-        if self.kept.is_empty() { Opened::at(bytes) } else { None }
+    /// The block that these bytes begin, before which nothing waits, and how long its head is.
+    fn opened(&self, bytes: &[u8]) -> Option<(OpenBlock, usize)> {
+        if self.kept.is_empty() { OpenBlock::at(bytes) } else { None }
     }
 
-    /// Hands on all whole frames, and what there is of one of memory behind them.
+    /// Hands on all whole frames, and what there is of a block behind them.
     ///
     /// # Errors
     /// What `on` says, or [`Nonsense`]; the stream is then of no more use.
-    pub(crate) fn frames<E: From<Nonsense>>(
+    pub fn frames<E: From<Nonsense>>(
         &mut self,
         on: &mut impl FnMut(Part<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        if self.open.is_some() || self.kept.is_empty() {
-            return Ok(());
-        }
         let mut kept = mem::take(&mut self.kept);
         let mut rest = &kept[..];
         loop {
@@ -98,52 +98,16 @@ impl Stream {
                 Front::TooLong => return Err(Nonsense::TooLong.into()),
             }
         }
-        let waiting = rest.len();
-        if Opened::at(rest).is_some() {
+        let waiting = if OpenBlock::at(rest).is_some() {
             self.take(rest, on)?;
-            kept.clear();
-            kept.append(&mut self.kept);
+            0
         } else {
-            kept.drain(..kept.len() - waiting);
-        }
+            rest.len()
+        };
+        kept.drain(..kept.len() - waiting);
         self.kept = kept;
         Ok(())
     }
-}
-
-/// Hands on what there is of an open frame, of which less than a [`WORD`] is kept; how many bytes
-/// were taken.
-fn go_on<E>(
-    opened: &mut Opened,
-    kept: &mut Vec<u8>,
-    bytes: &[u8],
-    on: &mut impl FnMut(Part<'_>) -> Result<(), E>,
-) -> Result<usize, E> {
-    let mut hand_on = |opened: &mut Opened, bytes: &[u8]| {
-        let frame = opened.piece(bytes);
-        let ends = (opened.left() == 0).then_some(opened.length());
-        on(Part { frame, ends })
-    };
-    let word = WORD - opened.offset_in(WORD);
-    if kept.is_empty() {
-        let whole = match bytes.len().checked_sub(opened.left()) {
-            Some(_) => opened.left(),
-            // Up to the end of the last word that is whole.
-            None => bytes.len().checked_sub(word).map_or(0, |more| word + more / WORD * WORD),
-        };
-        if whole > 0 {
-            hand_on(opened, bytes.get(..whole).unwrap_or_default())?;
-            return Ok(whole);
-        }
-    }
-    let wanted = word.min(opened.left());
-    let taken = bytes.len().min(wanted.saturating_sub(kept.len()));
-    kept.extend_from_slice(bytes.get(..taken).unwrap_or_default());
-    if kept.len() == wanted {
-        hand_on(opened, kept)?;
-        kept.clear();
-    }
-    Ok(taken)
 }
 
 #[cfg(test)]
@@ -153,127 +117,143 @@ mod tests {
     use super::*;
     use crate::frame::{FRAME_BYTES_MAX, PIECE};
 
-    /// A frame: memory's with so many bytes from there on, or another.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    enum Sent {
-        Memory { is_pinned: bool, at: u64, bytes: Vec<u8> },
-        Other(u32),
-    }
-
-    impl Sent {
-        fn encode(&self, out: &mut Vec<u8>) {
-            match self {
-                Self::Memory { is_pinned: false, at, bytes } => {
-                    Frame::Block { offset: *at, bytes }.encode(out);
-                }
-                Self::Memory { is_pinned: true, at, bytes } => {
-                    Frame::Pinned { address: *at, bytes }.encode(out);
-                }
-                Self::Other(number) => Frame::Released(*number).encode(out),
-            }
-        }
-    }
-
-    /// Puts pieces together again.
-    #[derive(Default)]
+    /// What frames say, each encoded again, and why they end.
+    #[derive(Debug, Default, PartialEq, Eq)]
     struct Heard {
-        whole: Vec<Sent>,
-        open: Option<(bool, u64, Vec<u8>)>,
-        bytes: usize,
-        pieces: usize,
+        frames: Vec<Vec<u8>>,
+        error: Option<Nonsense>,
     }
 
     impl Heard {
-        fn hear(&mut self, part: &Part<'_>) -> Result<(), Nonsense> {
-            self.bytes += part.ends.unwrap_or(0);
-            self.pieces += 1;
-            let (is_pinned, at, bytes) = match part.frame {
-                Frame::Block { offset, bytes } => (false, offset, bytes),
-                Frame::Pinned { address, bytes } => (true, address, bytes),
-                Frame::Released(number) => {
-                    assert!(self.open.is_none() && part.ends.is_some(), "{part:?}");
-                    self.whole.push(Sent::Other(number));
-                    return Ok(());
+        fn hear(&mut self, frame: Frame<'_>) {
+            let mut encoded = Vec::new();
+            frame.encode(&mut encoded);
+            self.frames.push(encoded);
+        }
+
+        /// As frames are taken from a stream that is all there.
+        fn at_once(mut stream: &[u8]) -> Self {
+            let mut heard = Self::default();
+            loop {
+                match front(stream) {
+                    Front::Whole(bytes, length) => {
+                        let Some(frame) = Frame::decode(bytes) else {
+                            heard.error = Some(Nonsense::NoFrame);
+                            break;
+                        };
+                        heard.hear(frame);
+                        stream = &stream[length..];
+                    }
+                    Front::Part => break,
+                    Front::TooLong => {
+                        heard.error = Some(Nonsense::TooLong);
+                        break;
+                    }
                 }
-                other => panic!("{other:?} was not sent"),
-            };
-            let (kind, from, all) = self.open.get_or_insert_with(|| (is_pinned, at, Vec::new()));
-            assert_eq!((*kind, *from + all.len() as u64), (is_pinned, at), "they come in order");
-            all.extend_from_slice(bytes);
-            if part.ends.is_none() {
-                assert_eq!((at + bytes.len() as u64) % WORD as u64, 0, "a word is cut");
-            } else if let Some((is_pinned, at, bytes)) = self.open.take() {
-                self.whole.push(Sent::Memory { is_pinned, at, bytes });
             }
-            Ok(())
+            heard
+        }
+
+        /// As they come in parts; after each it is said whether what waits is looked at.
+        fn in_parts(bytes: &[u8], cuts: &[(usize, bool)]) -> Self {
+            let (mut stream, mut heard) = (Stream::default(), Self::default());
+            let mut joined: Option<(u64, Vec<u8>)> = None;
+            let mut counted = 0;
+            let mut hear = |part: Part<'_>| {
+                counted += part.ends.unwrap_or(0);
+                let Frame::Block { offset, bytes } = part.frame else {
+                    assert!(joined.is_none() && part.ends.is_some(), "{part:?}");
+                    heard.hear(part.frame);
+                    return Ok(());
+                };
+                let (from, all) = joined.get_or_insert_with(|| (offset, Vec::new()));
+                assert_eq!(*from + all.len() as u64, offset, "pieces come in order");
+                all.extend_from_slice(bytes);
+                assert!(!bytes.is_empty() || part.ends.is_some(), "an empty piece");
+                if part.ends.is_some()
+                    && let Some((offset, bytes)) = joined.take()
+                {
+                    heard.hear(Frame::Block { offset, bytes: &bytes });
+                }
+                Ok(())
+            };
+            let (mut rest, mut cuts) = (bytes, cuts.iter().cycle());
+            let mut ended: Result<(), Nonsense> = Ok(());
+            while let (Ok(()), false, Some((length, is_looked))) =
+                (ended, rest.is_empty(), cuts.next())
+            {
+                let (some, others) = rest.split_at(rest.len().min(*length));
+                rest = others;
+                ended = stream.take(some, &mut hear);
+                if *is_looked {
+                    ended = ended.and_then(|()| stream.frames(&mut hear));
+                    let waits = OpenBlock::at(&stream.kept).is_some();
+                    assert!(ended.is_err() || !waits, "a block waits behind nothing");
+                }
+                assert!(stream.open.is_none() || stream.kept.is_empty(), "it keeps an open block");
+                let most = FRAME_BYTES_MAX + size_of::<u32>();
+                assert!(!*is_looked || stream.kept.len() < most, "{}", stream.kept.len());
+            }
+            ended = ended.and_then(|()| stream.frames(&mut hear));
+            heard.error = ended.err();
+            let known: usize = heard.frames.iter().map(Vec::len).sum();
+            assert_eq!(counted, known, "of all that was handled");
+            heard
         }
     }
 
-    fn sent() -> impl Strategy<Value = Sent> {
-        let lengths = prop_oneof![0..3_usize, 60..70_usize, 0..3000_usize, Just(PIECE)];
-        let memory = (any::<bool>(), 0..1_u64 << 40, lengths, any::<u8>());
-        prop_oneof![
-            3 => memory.prop_map(|(is_pinned, at, length, first)| Sent::Memory {
-                is_pinned,
-                at,
-                bytes: (0..length).map(|number| first.wrapping_add(number as u8)).collect(),
-            }),
-            1 => any::<u32>().prop_map(Sent::Other),
-        ]
+    /// A frame's length, kind, first field and bytes, right or wrong.
+    fn raw() -> impl Strategy<Value = Vec<u8>> {
+        let [piece, most] = [PIECE, FRAME_BYTES_MAX].map(|bytes| u32::try_from(bytes).unwrap());
+        let lengths = prop_oneof![
+            30 => 9..700_u32,
+            3 => Just(piece + 9),
+            3 => 0..10_u32,
+            1 => piece..most + 3,
+            1 => any::<u32>(),
+        ];
+        let kinds = prop_oneof![6 => Just(2_u8), 2 => Just(3), 2 => 0..12_u8];
+        let fields = prop_oneof![0..1_u64 << 20, u64::MAX - 70_000..=u64::MAX];
+        (lengths, kinds, fields, any::<u8>()).prop_map(|(length, kind, field, fill)| {
+            let mut raw = length.to_le_bytes().to_vec();
+            let bytes = usize::try_from(length).unwrap().min(FRAME_BYTES_MAX + 3);
+            let mut body = vec![kind];
+            body.extend_from_slice(&field.to_le_bytes());
+            body.resize(bytes.max(body.len()), fill);
+            raw.extend_from_slice(&body[..bytes]);
+            raw
+        })
     }
 
     proptest! {
-        /// However a stream is cut, and however often what waits is looked at.
+        /// However a stream is cut, whatever is in it and however often what waits is looked at.
         #[test]
-        fn frames_come_whole_and_in_order(
-            all in prop::collection::vec(sent(), 0..12),
+        fn parts_are_what_the_whole_is(
+            all in prop::collection::vec(raw(), 0..12),
             cuts in prop::collection::vec((1..20_000_usize, any::<bool>()), 1..40),
+            end in 0..100_usize,
         ) {
-            let mut bytes = Vec::new();
-            all.iter().for_each(|one| one.encode(&mut bytes));
-            let (mut stream, mut heard) = (Stream::default(), Heard::default());
-            let mut hear = |part: Part<'_>| heard.hear(&part);
-            let (mut rest, mut cuts) = (&bytes[..], cuts.iter().cycle());
-            while let (false, Some((length, is_looked))) = (rest.is_empty(), cuts.next()) {
-                let (some, others) = rest.split_at(rest.len().min(*length));
-                rest = others;
-                stream.take(some, &mut hear).unwrap();
-                if *is_looked {
-                    stream.frames(&mut hear).unwrap();
-                }
-            }
-            stream.frames(&mut hear).unwrap();
-            prop_assert_eq!(heard.whole, all);
-            prop_assert_eq!(heard.bytes, bytes.len());
-        }
-
-        /// Garbage is handed on as frames, kept for a while, or refused, and never more of it than
-        /// a frame.
-        #[test]
-        fn nonsense_is_bounded(
-            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..40),
-        ) {
-            let mut stream = Stream::default();
-            for part in parts {
-                if stream.take(&part, &mut |_| Ok::<_, Nonsense>(())).is_err()
-                    || stream.frames(&mut |_| Ok::<_, Nonsense>(())).is_err()
-                {
-                    break;
-                }
-                prop_assert!(stream.kept.len() <= FRAME_BYTES_MAX);
-            }
+            let bytes = all.concat();
+            let bytes = &bytes[..bytes.len().saturating_sub(end)];
+            prop_assert_eq!(Heard::in_parts(bytes, &cuts), Heard::at_once(bytes));
         }
     }
 
-    /// What is memory's does not wait for the rest of its frame.
+    /// What is the arena's does not wait for the rest of its frame, behind another one neither.
     #[test]
-    fn memory_is_handed_on_as_it_comes() {
+    fn blocks_are_handed_on_as_they_come() {
         let mut bytes = Vec::new();
+        Frame::Released(3).encode(&mut bytes);
         Frame::Block { offset: 0, bytes: &[7; PIECE] }.encode(&mut bytes);
-        let (mut stream, mut heard) = (Stream::default(), Heard::default());
+        let (mut stream, mut pieces) = (Stream::default(), 0);
         for some in bytes.chunks(16 << 10) {
-            stream.take(some, &mut |part| heard.hear(&part)).unwrap();
+            let mut on = |_: Part<'_>| {
+                pieces += 1;
+                Ok::<_, Nonsense>(())
+            };
+            stream.take(some, &mut on).unwrap();
+            stream.frames(&mut on).unwrap();
         }
-        assert_eq!((heard.pieces, heard.whole.len(), stream.kept.len()), (8, 1, 0));
+        assert_eq!((pieces, stream.kept.len(), stream.open.is_none()), (6, 0, true));
     }
 }

@@ -1,6 +1,7 @@
 //! What an endpoint on another host, or who pretends to be a gateway, may say: any bytes.
 
 use weft_endpoint::frame::{Frame, Front, front};
+use weft_endpoint::stream::{Nonsense, Part, Stream};
 use weft_wire::remote::{Grant, OPENING_BYTES_MAX, Opening, Reception};
 
 /// Takes `said` apart as both ends do: as the messages before a session, as a grant, and as a
@@ -36,6 +37,22 @@ pub(crate) fn hear(said: &[u8]) {
         }
         rest = &rest[taken..];
     }
+    hear_in_parts(said, said.len() - rest.len());
+}
+
+/// As much is taken however it comes: all whole frames, or those before the first that is none.
+fn hear_in_parts(said: &[u8], whole: usize) {
+    let cut = usize::from(said.first().copied().unwrap_or(0)) + 1;
+    let (mut stream, mut taken) = (Stream::default(), 0);
+    let mut on = |part: Part<'_>| {
+        taken += part.ends.unwrap_or(0);
+        Ok::<_, Nonsense>(())
+    };
+    let heard = said.chunks(cut).try_for_each(|some| {
+        stream.take(some, &mut on)?;
+        stream.frames(&mut on)
+    });
+    assert!(taken <= whole && (taken == whole || heard.is_err()), "{taken} of {whole}: {heard:?}");
 }
 
 /// A grant's text, with whatever it says looked at.

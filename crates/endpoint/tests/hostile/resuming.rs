@@ -1,5 +1,6 @@
 //! A session whose worker takes nothing meanwhile goes on over another connection all the same.
 
+use weft_endpoint::frame::PIECE;
 use weft_endpoint::link::HEARTBEAT;
 use weft_wire::command::Command;
 
@@ -106,6 +107,28 @@ fn a_full_lane_costs_nobody_the_session() {
     gateway.node.is_stuck.store(false, Ordering::Release);
     while hearing.next() != Said::Answer(to) {}
     assert_eq!(gateway.node.taken.load(Ordering::Acquire), COMMANDS + 1, "each exactly once");
+}
+
+/// What came of a block before its connection was lost does not count, and comes once more.
+#[test]
+fn a_block_that_was_sent_by_half_is_sent_again_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = gateway_with(folder.path(), GRACE, Limits::default());
+    let to = AnswerTo { slot: 3, call: 77 };
+    let (channel, Opened { session, secret, .. }) = open(&gateway);
+    let mut frames = Vec::new();
+    Frame::Block { offset: 0, bytes: &[7; PIECE] }.encode(&mut frames);
+    channel.send(&frames[..PIECE / 2]).unwrap();
+    channel.close();
+    let resume = Resume { session, secret, received: 0 };
+    let (channel, reception) = say(&gateway, &Opening::Resume(resume));
+    assert!(matches!(reception, Reception::Resumed(0)), "{reception:?}");
+    let ping = encoded(&Command::Ping {});
+    Frame::Command { answer: Some(to), bytes: &ping }.encode(&mut frames);
+    channel.send(&frames).unwrap();
+    let mut hearing = Hearing::of(channel);
+    while hearing.next() != Said::Answer(to) {}
+    assert_eq!(gateway.node.taken.load(Ordering::Acquire), 1, "the call");
 }
 
 /// Each connection takes the place of the last one, and none is of any use.
