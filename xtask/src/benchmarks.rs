@@ -580,17 +580,22 @@ fn write_page(results: &Path) -> Result<()> {
     middle.push_str("| command | mode | figure | measured | goal | |\n|---|---|---|---|---|---|\n");
     let (mut windows, mut details) = (String::new(), String::new());
     for bench in &BENCHES {
-        let Ok(text) = fs::read_to_string(document_path(results, bench.name)) else { continue };
+        let Ok(text) = fs::read_to_string(document_path(results, bench.name)) else {
+            // Its goals are not met by that nobody looked.
+            add_rows(&mut middle, bench, &Value::Null);
+            continue;
+        };
         let document: Value = serde_json::from_str(&text)?;
         ensure_full(bench.name, &document)?;
         add_rows(&mut middle, bench, &document);
         let _ = writeln!(
             windows,
-            "- `{}`: {}; {}; {}; commit `{}`.",
+            "- `{}`: {}; {}; {}{}; commit `{}`.",
             bench.name,
             word(&document, "window"),
             word(&document, "machine"),
             stolen(&document),
+            repeated(&document),
             word(&document, "commit")
         );
         for (figures, why) in voids(&document) {
@@ -609,6 +614,8 @@ fn write_page(results: &Path) -> Result<()> {
 fn ensure_full(name: &str, document: &Value) -> Result<()> {
     let is_quick = document.get("quick").and_then(Value::as_bool).unwrap_or(false);
     ensure!(!is_quick, "{RESULTS}/{name}.json is of a quick run: measure it without --quick");
+    let is_part = document.get("only").is_some();
+    ensure!(!is_part, "{RESULTS}/{name}.json is of a part: measure it without --only");
     Ok(())
 }
 
@@ -664,6 +671,12 @@ fn stolen(document: &Value) -> String {
         || "nobody looked whether processors were taken away".to_owned(),
         |part| format!("{} % of the processors' time taken away", shown(part * 100.0)),
     )
+}
+
+/// How many runs were void and done again, if any were.
+fn repeated(document: &Value) -> String {
+    let runs = document.get("repeated").and_then(Value::as_array).map_or(0, Vec::len);
+    if runs == 0 { String::new() } else { format!("; {runs} void runs were done again") }
 }
 
 fn verdict(met: Option<bool>) -> &'static str {

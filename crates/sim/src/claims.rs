@@ -90,12 +90,13 @@ pub(crate) fn counts(rows: &[Row]) -> String {
     let paced = |verdict: &str| rows.iter().filter(|row| row.verdict_paced == verdict).count();
     format!(
         "Simulated: {} reproduced, {} not reproduced, {} not measured. On the paced device: {} \
-         reproduced, {} not reproduced.",
+         reproduced, {} not reproduced, {} void or not measured.",
         simulated(REPRODUCED),
         simulated(NOT_REPRODUCED),
         simulated(NOT_MEASURED),
         paced(REPRODUCED),
-        paced(NOT_REPRODUCED)
+        paced(NOT_REPRODUCED),
+        [VOID, NOT_MEASURED, NOT_RUN, QUICK].map(paced).iter().sum::<usize>()
     )
 }
 
@@ -103,6 +104,7 @@ const REPRODUCED: &str = "reproduced";
 const NOT_REPRODUCED: &str = "not reproduced";
 const NOT_MEASURED: &str = "not measured";
 const NOT_RUN: &str = "not run";
+const QUICK: &str = "a quick run";
 /// Stands where a verdict is negative and nobody knows why.
 const NO_REASON: &str = "no known reason";
 
@@ -256,7 +258,8 @@ impl Claim {
             let verdict = if is_void { VOID } else { NOT_MEASURED };
             return (verdict.to_owned(), verdict);
         };
-        let verdict = self.verdict(&figures);
+        // A quick run counts however late its device was.
+        let verdict = if run.quick { QUICK } else { self.verdict(&figures) };
         (format!("{}: {verdict}", shown(&figures)), verdict)
     }
 }

@@ -62,8 +62,8 @@ struct Attack {
     settings: &'static [(&'static str, &'static str)],
     /// What makes a control of it, which must fail.
     control: &'static [(&'static str, &'static str)],
-    /// The same on the processors alone, by programs that ask for nothing of the device; empty
-    /// where that is not measured.
+    /// As many programs that take processors and ask for nothing of the device; empty where that is
+    /// not measured.
     without_device: &'static [&'static str],
 }
 
@@ -212,23 +212,33 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let mut summary = Summary::default();
     let mut some_void = false;
     let is_root = rustix::process::geteuid().is_root();
-    for attack in attacks.filter(|attack| attack.users == 0 || is_root) {
+    let (able, left_out): (Vec<&Attack>, Vec<&Attack>) =
+        attacks.partition(|attack| attack.users == 0 || is_root);
+    for attack in able {
         let figures = ["loss", "stall_ms", "stall_beyond_ms", "utilization", "unpaid", "charged"];
         let figures = figures.map(|figure| format!("{figure}_{}", attack.name));
-        let Some(rounds) = document.held(bench.rounds(attack), figures)? else {
+        let Some(rounds) = document.held(bench.rounds(attack, Side::Attack), figures)? else {
             some_void = true;
             continue;
         };
         let control = bench.run(attack, Side::Control, bench.seconds_of_control())?;
         summary.tell(&mut document, attack, &rounds, &control);
         if !attack.without_device.is_empty() {
-            let without = bench.run(attack, Side::WithoutDevice, bench.seconds_of_control())?;
-            tell_without_device(&mut document, attack, &rounds, &without);
+            let without = bench.rounds(attack, Side::WithoutDevice)?;
+            document.figure(format!("rate_{}", attack.name), rounds.rate());
+            document.baseline(format!("rate_without_device_{}", attack.name), without.rate());
         }
     }
     summary.sum_up(&mut document);
     if some_void {
         document.void_with_rows(OF_ALL);
+    }
+    for attack in &left_out {
+        let name = format!("loss_{}", attack.name);
+        document.leave_out([name.as_str()], "it is of several users, which only root can make");
+    }
+    if !left_out.is_empty() {
+        document.leave_out(OF_ALL, "an attack that they are of was left out");
     }
     Ok(document)
 }
@@ -288,7 +298,8 @@ impl Summary {
         let charged = rounds.medians(|seen| seen.charged);
         document.figure(format!("charged_{name}"), charged.robbed);
         document.baseline(format!("charged_{name}"), charged.fair);
-        let lost = 1.0 - control.rate / rounds.medians(|seen| seen.rate).fair;
+        // As of the attack: who asks for next to nothing owes the rest here, too.
+        let lost = median(&rounds.each(|fair, _| control.loss(fair)));
         self.controls.push(lost);
         document.control(format!("loss_{name}"), lost);
     }
@@ -306,19 +317,6 @@ impl Summary {
         document.figure("stall_beyond_ms_max", most(&self.stalls_beyond_ms));
         document.figure("victim_loss_control", least(&self.controls));
     }
-}
-
-/// What the victim loses of the whole device to programs that take processors and nothing of the
-/// device: what no scheduler of a device can give back where processors are the device.
-fn tell_without_device(
-    document: &mut Document,
-    attack: &Attack,
-    rounds: &Rounds,
-    without: &Outcome,
-) {
-    let name = attack.name;
-    document.baseline(format!("loss_without_device_{name}"), rounds.loss_of_one(without));
-    document.baseline(format!("utilization_without_device_{name}"), without.utilization);
 }
 
 /// Steps of the honest kernel on the real clock.
@@ -404,9 +402,9 @@ impl Rounds {
         self.0.iter().map(|(fair, robbed)| of(fair, robbed)).collect()
     }
 
-    /// What one that was seen once lost of the work of its share, by the median round.
-    fn loss_of_one(&self, seen: &Outcome) -> f64 {
-        median(&self.each(|fair, _| seen.loss(fair)))
+    /// What it completed, over what it completed beside an honest competitor.
+    fn rate(&self) -> f64 {
+        median(&self.each(|fair, robbed| robbed.rate / fair.rate))
     }
 
     fn sides(&self, of: impl Fn(&Outcome) -> f64, sum_up: impl Fn(&[f64]) -> f64) -> Sides {
@@ -439,7 +437,8 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn rounds(&self, attack: &Attack) -> Result<Rounds> {
+    /// Rounds beside an honest competitor and, right after it, beside this side.
+    fn rounds(&self, attack: &Attack, side: Side) -> Result<Rounds> {
         let (rounds, seconds) = match (self.context.quick, attack.paced) {
             (true, _) => (1, ROUND_S),
             (false, true) => (1, PACED_S),
@@ -447,7 +446,7 @@ impl Bench<'_> {
         };
         let both = |_| {
             let fair = self.run(attack, Side::Honest, seconds)?;
-            Ok((fair, self.run(attack, Side::Attack, seconds)?))
+            Ok((fair, self.run(attack, side, seconds)?))
         };
         (0..rounds).map(both).collect::<Result<_>>().map(Rounds)
     }

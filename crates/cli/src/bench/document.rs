@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use weft_api::figures::machine;
 
+use super::tenant::Kept;
 use super::void::Void;
 use crate::output::{line, note, table};
 
@@ -25,6 +26,12 @@ pub(crate) struct Document {
     window: String,
     /// Shorter and coarser, for checking that it works: its figures mean little.
     quick: bool,
+    /// How programs reached their vGPU, if not as programs of the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    via: Option<&'static str>,
+    /// Parts that were asked for; all of them, if nothing is here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    only: Vec<String>,
     seeds: Vec<u64>,
     machine: String,
     /// The part of the processors' time that a hypervisor gave to others meanwhile, 0 to 1.
@@ -40,6 +47,18 @@ pub(crate) struct Document {
     /// What is not among all these, because it is void.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     void: Vec<Absent>,
+    /// Runs that were void and are in no figure, for another one of the same was not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    repeated: Vec<Repeated>,
+}
+
+/// How the device kept to its model in a run that was done again.
+#[derive(Debug, Serialize)]
+struct Repeated {
+    /// The part of the executions that began late.
+    late_share: f64,
+    /// The part that overran.
+    overrun_share: f64,
 }
 
 /// Figures that a document has not, because the measurement that they are of is void.
@@ -72,12 +91,33 @@ impl Document {
             controls: BTreeMap::new(),
             rows: Vec::new(),
             void: Vec::new(),
+            via: None,
+            only: Vec::new(),
+            repeated: Vec::new(),
         }
     }
 
     /// Says whether it was a quick run.
     pub(crate) fn set_quick(&mut self, quick: bool) {
         self.quick = quick;
+    }
+
+    /// Says how programs reached their vGPU.
+    pub(crate) fn set_via(&mut self, via: Option<&'static str>) {
+        self.via = via;
+    }
+
+    /// Says which parts were asked for.
+    pub(crate) fn set_only(&mut self, only: &[String]) {
+        only.clone_into(&mut self.only);
+    }
+
+    /// Says which runs were void and done again. That whoever measures chooses so among runs is to
+    /// be seen.
+    pub(crate) fn set_repeated(&mut self, runs: &[Kept]) {
+        let repeated =
+            |kept: &Kept| Repeated { late_share: kept.late, overrun_share: kept.overruns };
+        self.repeated = runs.iter().map(repeated).collect();
     }
 
     /// The part of the processors' time that was not this machine's while it measured.
@@ -161,6 +201,11 @@ impl Document {
 
     /// Figures of several rows, of which one is void: so are these.
     pub(crate) fn void_with_rows<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
+        self.leave_out(names, "something that it is of is void");
+    }
+
+    /// Figures that this document has not.
+    pub(crate) fn leave_out<'a>(&mut self, names: impl IntoIterator<Item = &'a str>, why: &str) {
         let figures: Vec<String> = names.into_iter().map(str::to_owned).collect();
         for name in &figures {
             for part in [&mut self.figures, &mut self.baselines, &mut self.controls] {
@@ -171,7 +216,7 @@ impl Document {
             figures,
             late_share: Vec::new(),
             overrun_share: Vec::new(),
-            why: "something that it is of is void".to_owned(),
+            why: why.to_owned(),
         });
     }
 
@@ -238,7 +283,6 @@ fn commit_of(checkout: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::tenant::Kept;
     use crate::bench::{least, most};
 
     #[test]

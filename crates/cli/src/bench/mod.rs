@@ -142,6 +142,8 @@ pub(crate) struct Context {
     /// How paced devices kept to their model, the worst of all runs that count; nothing while
     /// there was none on such a device.
     kept: Mutex<Option<Kept>>,
+    /// How they kept to it in runs that were void and done again.
+    repeated: Mutex<Vec<Kept>>,
 }
 
 /// A Python with tinygrad and NumPy, and its training program.
@@ -164,6 +166,7 @@ impl Context {
             pace: Pace::Modelled,
             python: None,
             kept: Mutex::default(),
+            repeated: Mutex::default(),
         }
     }
 
@@ -173,10 +176,18 @@ impl Context {
         *worst = Some(worst.map_or(kept, |worst| worst.worse(kept)));
     }
 
-    /// What a document of all that was done so far is read with: whether that was quick, and how
-    /// paced devices kept to their model.
+    /// Remembers a run that is void and done again.
+    fn repeat(&self, kept: Kept) {
+        self.repeated.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
+    }
+
+    /// What a document of all that was done so far is read with: whether that was quick, or a part,
+    /// and how paced devices kept to their model.
     pub(crate) fn tell(&self, document: &mut Document) {
         document.set_quick(self.quick);
+        document.set_only(&self.only);
+        document.set_via(self.via.map(via::Via::name));
+        document.set_repeated(&self.repeated.lock().unwrap_or_else(PoisonError::into_inner));
         let worst = *self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(worst) = worst {
             document.baseline("overrun_share", worst.overruns);
@@ -223,6 +234,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         pace: Pace::Modelled,
         python: python(options),
         kept: Mutex::default(),
+        repeated: Mutex::default(),
     };
     let is_remote = context.via == Some(via::Via::Tls);
     if is_remote && !matches!(options.name, Name::Call | Name::Copy | Name::Overhead) {

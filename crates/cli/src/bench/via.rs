@@ -32,6 +32,16 @@ pub(crate) enum Via {
     Vm,
 }
 
+impl Via {
+    /// As a document says it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tls => "tls",
+            Self::Vm => "vm",
+        }
+    }
+}
+
 /// A node with a gateway, and an endpoint of it.
 #[derive(Debug)]
 pub(crate) struct Remote {

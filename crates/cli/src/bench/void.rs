@@ -62,6 +62,7 @@ pub(super) fn until_it_counts<T>(
         runs.push(kept);
         if runs.len() < RUNS_MAX {
             note(&format!("a run is void and done again: {why}"));
+            context.repeat(kept);
         }
     }
     Err(Void { runs }.into())

@@ -227,12 +227,14 @@ fn made_on(began: Processors) -> MadeOn {
     MadeOn { machine: figures::machine(), stolen: Processors::now().stolen_since(began) }
 }
 
-/// The documents of `weft bench` in a folder, by their files' names.
+/// The documents of `weft bench` in a folder, by their files' names; without those of programs in
+/// machines and on other hosts, which nothing simulates.
 fn real_runs(from: Option<&Path>) -> Result<Vec<RealRun>> {
     let run = |path: &PathBuf| {
         RealRun::parse(&read(path)?).with_context(|| format!("cannot use {}", path.display()))
     };
-    documents(from)?.iter().map(run).collect()
+    let runs: Vec<RealRun> = documents(from)?.iter().map(run).collect::<Result<_>>()?;
+    Ok(runs.into_iter().filter(|run| run.via.is_none()).collect())
 }
 
 /// The paths of the documents in a folder, by their names.

@@ -87,7 +87,8 @@ pub(super) fn render(report: &Report) -> String {
     let rows = real::rows(&report.real, &report.outcomes);
     if !rows.is_empty() {
         text.push_str(
-            "\n## Real and paced runs\n\n| figure (window) | mode | measured | simulated |\n",
+            "\n## Real and paced runs\n\nWindows and kernel mixes differ, so what is simulated is the \
+             nearest, not the same.\n\n| figure (window) | mode | measured | simulated |\n",
         );
         text.push_str("|---|---|---|---|\n");
         for [what, mode, measured, simulated] in rows {

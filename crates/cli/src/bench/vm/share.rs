@@ -45,7 +45,7 @@ const BOOT_S: u64 = 30;
 
 /// The longest time by which what was charged may differ from what the launches take by the model:
 /// more is no ledger of that work.
-const LEDGER_ERROR_MAX: f64 = 0.02;
+const LEDGER_ERROR_MAX: f64 = 0.002;
 
 /// The lag bound does not hold without a gate; the windows of the control are one.
 const CONTROL_WINDOWS: u64 = 1;
