@@ -278,13 +278,20 @@ impl Allocator {
         wanted: &[Reservation],
         request: &Request,
     ) -> Result<Vec<InstanceRow>, Refusal> {
+        let mut has_looked = false;
         for _ in 0..ATTEMPTS_MAX {
             let mut held = self.lock();
             let view = self.view(&mut held).map_err(broken)?;
             let decided = match view.decide(wanted, request) {
                 Ok(decided) => decided,
-                // What takes the room may be refused itself: look when all have been answered.
-                Err(_) if self.pending.load(Ordering::Relaxed) > 0 => {
+                // What takes the room may be refused itself: look when all have been answered. Once,
+                // for where others always launch something always is unanswered.
+                Err(_)
+                    if !has_looked
+                        && self.pending.load(Ordering::Relaxed) > 0
+                        && view.cluster.could_hold(request) =>
+                {
+                    has_looked = true;
                     drop(held);
                     self.store.inventory().wait().map_err(broken)?;
                     self.forget();

@@ -14,7 +14,7 @@ use weft_node::admin::{DeviceReport, Stats};
 
 use super::Context;
 use super::via::Remote;
-use super::void::{Voided, until_it_counts};
+use super::void::{RUNS_MAX, Voided, until_it_counts};
 use crate::daemon::OwnDaemon;
 use crate::demo::MODEL;
 use crate::output::note;
@@ -80,9 +80,24 @@ impl Host {
     pub(crate) fn again<T>(
         context: &Context,
         start: impl Fn() -> Result<Self>,
+        run: impl FnMut(&Self) -> Result<T>,
+    ) -> Result<T> {
+        Self::up_to(context, RUNS_MAX, start, run)
+    }
+
+    /// The same, so many times at most.
+    pub(crate) fn up_to<T>(
+        context: &Context,
+        runs_max: usize,
+        start: impl Fn() -> Result<Self>,
         mut run: impl FnMut(&Self) -> Result<T>,
     ) -> Result<T> {
-        let ran = Self::prepared(context, start, |_| Ok(()), |host, ()| run(host));
+        let ran = until_it_counts(context, runs_max, || {
+            let host = start()?;
+            let before = host.executions()?;
+            let result = run(&host)?;
+            Ok((result, host.executions()?.since(before)))
+        });
         ran.map(|(result, _)| result)
     }
 
@@ -95,7 +110,7 @@ impl Host {
         mut prepare: impl FnMut(&Self) -> Result<P>,
         mut run: impl FnMut(&Self, P) -> Result<T>,
     ) -> Result<(T, Kept)> {
-        until_it_counts(context, || {
+        until_it_counts(context, RUNS_MAX, || {
             let host = start()?;
             let prepared = prepare(&host)?;
             let before = host.executions()?;

@@ -8,7 +8,7 @@ use super::tenant::Kept;
 use crate::output::note;
 
 /// Runs of one measurement, all of which may be void.
-const RUNS_MAX: usize = 6;
+pub(super) const RUNS_MAX: usize = 6;
 
 /// A run whose figures say more of the machine than of what ran.
 #[derive(Debug, thiserror::Error)]
@@ -46,21 +46,22 @@ fn words(runs: &[Kept]) -> String {
     )
 }
 
-/// Does something until the device has kept to its model meanwhile, a few times at most; what came
-/// of that, and how it kept.
+/// Does something until the device has kept to its model meanwhile, so many times at most; what
+/// came of that, and how it kept.
 ///
 /// # Errors
 /// [`Void`] if it never did; whatever else goes wrong, at once.
 pub(super) fn until_it_counts<T>(
     context: &Context,
+    runs_max: usize,
     mut run: impl FnMut() -> Result<(T, Kept)>,
 ) -> Result<(T, Kept)> {
     let mut runs = Vec::new();
-    while runs.len() < RUNS_MAX {
+    while runs.len() < runs_max {
         let (result, kept) = run()?;
         let Err(why) = kept.judge(context) else { return Ok((result, kept)) };
         runs.push(kept);
-        if runs.len() < RUNS_MAX {
+        if runs.len() < runs_max {
             note(&format!("a run is void and done again: {why}"));
             context.repeat(kept);
         }
@@ -85,7 +86,7 @@ mod tests {
     fn done(quick: bool, lates: &[f64]) -> (Result<(usize, Kept)>, usize) {
         let context = Context::new(PathBuf::new(), quick);
         let mut runs = 0;
-        let result = until_it_counts(&context, || {
+        let result = until_it_counts(&context, RUNS_MAX, || {
             runs += 1;
             let Some(part) = lates.get(runs - 1) else { bail!("no run {runs}") };
             Ok((runs, late(*part)))

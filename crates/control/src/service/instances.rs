@@ -108,7 +108,6 @@ impl Service {
                 return self.again(actor, &before);
             }
         }
-        self.check_quota(&project, &spec, names.len() as u64)?;
         self.ensure_led()?;
         self.world().provisioner.fits(&execute::outline(&spec)).map_err(|failure| {
             Problem::new(Kind::Invalid, failure.words)
@@ -131,13 +130,14 @@ impl Service {
             })
         };
         let wanted: Vec<Reservation> = names.iter().map(reservation).collect::<Result<_, _>>()?;
-        match self.world().allocator.reserve_all(&wanted) {
+        let quota = self.check_quota(&project, &spec, names.len() as u64);
+        match quota.and_then(|()| self.world().allocator.reserve_all(&wanted)) {
             Ok(rows) => {
                 rows.iter().for_each(|row| self.engine.kick(&row.id));
                 Ok(rows.into_iter().map(|row| shown(actor, row)).collect())
             }
-            // Two of the same at once.
-            Err(problem) if problem.kind == Kind::Conflict && key.is_some() => {
+            // The same may have been carried out meanwhile, and have taken what is missing now.
+            Err(problem) => {
                 let now_ms = clock::now_ms();
                 let before = key.as_ref().and_then(|key| self.store().repeated(key, now_ms).ok());
                 match before.as_deref() {
@@ -145,7 +145,6 @@ impl Service {
                     Some([]) | None => Err(problem),
                 }
             }
-            Err(problem) => Err(problem),
         }
     }
 

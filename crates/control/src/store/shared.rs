@@ -112,7 +112,7 @@ pub(crate) fn ensure_launches(
     }
     Err(StoreError::Quota(format!(
         "project {project} has made {made} instances today (UTC), and a project makes no more than \
-         {most} in a day"
+         {most} in a day, whatever is terminated: the next day begins at midnight"
     )))
 }
 

@@ -394,6 +394,7 @@ impl Cluster {
                 let host = host.ok_or_else(|| no_room(request, found))?;
                 self.occupy(host, &single, &mut cgpus, undo);
             }
+            ensure_all(request, &cgpus)?;
             return Ok(Placement { cgpus, host: None, mode: request.mode });
         }
         let host = match request.locality {
@@ -406,6 +407,7 @@ impl Cluster {
         };
         let host = host.ok_or_else(|| no_room(request, self.fitting(request)))?;
         self.occupy(host, request, &mut cgpus, undo);
+        ensure_all(request, &cgpus)?;
         let Request { cpu_milli, host_memory, .. } = *request;
         let generation = self.hosts[host as usize].generation;
         let on = OnHost { host: HostKey(host), cpu_milli, host_memory, generation };
@@ -561,6 +563,13 @@ impl Cluster {
         }
         self.see(host, view);
     }
+}
+
+/// A host that was ranked for what it has not is a fault, and nobody gets less than was asked for.
+fn ensure_all(request: &Request, cgpus: &[Assigned]) -> Result<(), PlaceError> {
+    let found = u32::try_from(cgpus.len()).unwrap_or(u32::MAX);
+    debug_assert_eq!(found, request.cgpus, "a rank was stale");
+    if found == request.cgpus { Ok(()) } else { Err(no_room(request, found)) }
 }
 
 fn no_room(request: &Request, found: u32) -> PlaceError {

@@ -69,10 +69,8 @@ impl Learning {
             return false;
         }
         let ground = by(ground, &self.mix);
-        if let Some(Building { request, entry, .. }) = &mut self.building {
-            // The next hosts are ranked as they are: those before must not stay behind, lest more
-            // changes come than are kept.
-            entry.follow(request, changes, ground);
+        if let Some(building) = &mut self.building {
+            building.follow(changes, ground);
         }
         loop {
             let next = || {
@@ -224,6 +222,40 @@ mod tests {
                 prop_assert!(each.eq(ranks), "{request:?}");
             }
         }
+    }
+
+    /// Between two decisions more changes than are kept: the host that changed first is among those
+    /// that were ranked before, or among those that are to be.
+    #[test]
+    fn a_host_that_changed_before_all_others_is_not_taken_for_what_it_was() {
+        let shape = Request::new(1, 8, Mode::Exclusive);
+        let mut cluster = Cluster::new(by_name("fragmentation").unwrap());
+        for _ in 0..3 {
+            cluster.add_host(0, 100, 100, &[8]).unwrap();
+        }
+        cluster.set_learn_step(1);
+        cluster.place(&shape).unwrap();
+        let mix = Mix::new(&[(Request::new(1, 2, Mode::Shared), 1)]);
+        cluster.learn(mix.clone());
+        let mut decisions = 0;
+        while cluster.is_learning() {
+            let mut changed = cluster.clone();
+            changed.set_in_service(GpuKey(0), false).unwrap();
+            for _ in 0..4 {
+                for gpu in [1, 2] {
+                    for is in [false, true] {
+                        changed.set_in_service(GpuKey(gpu), is).unwrap();
+                    }
+                }
+            }
+            learnt(&mut changed);
+            let mut at_once = changed.clone();
+            at_once.set_mix(mix.clone());
+            assert_eq!(changed.place(&shape), at_once.place(&shape), "after {decisions} decisions");
+            decisions += 1;
+            let _ = cluster.place(&Request::new(1, 1, Mode::Shared));
+        }
+        assert!(decisions > 3, "it was learnt in {decisions} decisions");
     }
 
     /// A thousand hosts and three shapes that were asked for: 3,051 units, with three for tables.

@@ -160,6 +160,16 @@ impl Building {
         Self { request: *request, entry, known: Known::new(request, ground), begun }
     }
 
+    /// Ranks the hosts anew that changed since they were ranked: those must not stay behind, lest
+    /// more changes come than are kept. If more have, it begins anew.
+    pub(super) fn follow(&mut self, changes: &Changes, ground: Ground<'_>) {
+        if self.entry.is_known(changes) {
+            self.entry.follow(&self.request, changes, ground);
+        } else {
+            *self = Self::new(&self.request, self.entry.used, changes, ground);
+        }
+    }
+
     /// Ranks the next hosts until so much is spent, or all are ranked; what is left of it. `other`
     /// are the shape's ranks by another mix.
     pub(super) fn go_on(

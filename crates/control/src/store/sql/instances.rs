@@ -154,8 +154,8 @@ fn charge(link: &mut impl Link, project: &str, more: &Quota) -> Result<(), Store
     set_used(link, project, &charged(project, &quota, &used, more)?)
 }
 
-/// So many more instances that the project makes on that day, if it may make so many. A day that
-/// has begun stays begun, whoever's clock is behind.
+/// So many more instances that the project makes on that day, if it may make so many. The next day
+/// stays begun, whoever's clock is a little behind; one that a clock far ahead has begun does not.
 fn count_launches(
     link: &mut impl Link,
     project: &str,
@@ -165,9 +165,10 @@ fn count_launches(
 ) -> Result<(), StoreError> {
     let row = link.one(
         "UPDATE projects
-         SET launches = CASE WHEN launch_day >= $2 THEN launches + CAST($3 AS bigint)
-                             ELSE CAST($3 AS bigint) END,
-             launch_day = CASE WHEN launch_day > $2 THEN launch_day ELSE $2 END
+         SET launches = CASE WHEN launch_day - CAST($2 AS bigint) BETWEEN 0 AND 1
+                             THEN launches + CAST($3 AS bigint) ELSE CAST($3 AS bigint) END,
+             launch_day = CASE WHEN launch_day - CAST($2 AS bigint) = 1 THEN launch_day
+                               ELSE CAST($2 AS bigint) END
          WHERE name = $1 RETURNING launches",
         &[project.into(), int(now_ms / DAY_MS)?.into(), int(more)?.into()],
     )?;
@@ -182,7 +183,8 @@ pub(super) fn launches(
     now_ms: u64,
 ) -> Result<u64, StoreError> {
     let row = link.one(
-        "SELECT launches FROM projects WHERE name = $1 AND launch_day >= $2",
+        "SELECT launches FROM projects
+         WHERE name = $1 AND launch_day - CAST($2 AS bigint) BETWEEN 0 AND 1",
         &[project.into(), int(now_ms / DAY_MS)?.into()],
     )?;
     row.map_or(Ok(0), |row| row.int(0))
@@ -368,13 +370,17 @@ pub(super) fn shown(
     part: &Part,
     after: i64,
 ) -> Result<Vec<(String, InstanceRow)>, StoreError> {
-    let rows = link.all(
-        instances!(
-            "WHERE NOT hidden AND seq > $1 AND (CAST($2 AS text) IS NULL OR project = $2)
-             ORDER BY seq LIMIT $3"
+    // Of one project by the index of it, which a condition that may be none would not use.
+    let rows = match part.project.as_deref() {
+        Some(project) => link.all(
+            instances!("WHERE NOT hidden AND project = $2 AND seq > $1 ORDER BY seq LIMIT $3"),
+            &[after.into(), project.into(), part.limit.into()],
         ),
-        &[after.into(), part.project.as_deref().into(), part.limit.into()],
-    )?;
+        None => link.all(
+            instances!("WHERE NOT hidden AND seq > $1 ORDER BY seq LIMIT $2"),
+            &[after.into(), part.limit.into()],
+        ),
+    }?;
     let with_cursor = |row| {
         let instance = instance_row(row)?;
         Ok((instance.generation.to_string(), instance))
@@ -454,18 +460,18 @@ pub(super) fn cgpus(
     after: i64,
     which: Which,
 ) -> Result<Vec<(String, CgpuRow)>, StoreError> {
-    let text = match which {
-        Which::Live => cgpus!(
-            "WHERE to_ms IS NULL AND seq > $1 AND (CAST($2 AS text) IS NULL OR project = $2)
-             ORDER BY seq LIMIT $3"
-        ),
-        Which::All => cgpus!(
-            "WHERE seq > $1 AND (CAST($2 AS text) IS NULL OR project = $2)
-             ORDER BY seq LIMIT $3"
-        ),
+    let project = part.project.as_deref();
+    let text = match (which, project) {
+        (Which::Live, Some(_)) => {
+            cgpus!("WHERE to_ms IS NULL AND project = $3 AND seq > $1 ORDER BY seq LIMIT $2")
+        }
+        (Which::Live, None) => cgpus!("WHERE to_ms IS NULL AND seq > $1 ORDER BY seq LIMIT $2"),
+        (Which::All, Some(_)) => cgpus!("WHERE project = $3 AND seq > $1 ORDER BY seq LIMIT $2"),
+        (Which::All, None) => cgpus!("WHERE seq > $1 ORDER BY seq LIMIT $2"),
     };
-    let rows =
-        link.all(text, &[after.into(), part.project.as_deref().into(), part.limit.into()])?;
+    let mut parameters: Vec<Value<'_>> = vec![after.into(), part.limit.into()];
+    parameters.extend(project.map(Value::from));
+    let rows = link.all(text, &parameters)?;
     rows.iter().map(|row| Ok((row.int::<i64>(0)?.to_string(), cgpu_row(row)?))).collect()
 }
 
@@ -475,18 +481,22 @@ pub(super) fn newest(
     project: Option<&str>,
     limit: u32,
 ) -> Result<Vec<CgpuRow>, StoreError> {
-    let rows = link.all(
-        cgpus!("WHERE (CAST($1 AS text) IS NULL OR project = $1) ORDER BY seq DESC LIMIT $2"),
-        &[project.into(), limit.into()],
-    )?;
+    let rows = match project {
+        Some(project) => link.all(
+            cgpus!("WHERE project = $1 ORDER BY seq DESC LIMIT $2"),
+            &[project.into(), limit.into()],
+        ),
+        None => link.all(cgpus!("ORDER BY seq DESC LIMIT $1"), &[limit.into()]),
+    }?;
     rows.iter().map(cgpu_row).collect()
 }
 
 /// What live cGPUs take of GPUs.
 pub(super) fn taken(link: &mut impl Link) -> Result<Vec<Taken>, StoreError> {
     let rows = link.all(
-        "SELECT instance, gpu, memory, exclusive FROM cgpus WHERE to_ms IS NULL
-         ORDER BY instance, ordinal",
+        // Those of an instance come together, for they are written together; ordered by it, all
+        // that anybody ever had would be looked at.
+        "SELECT instance, gpu, memory, exclusive FROM cgpus WHERE to_ms IS NULL ORDER BY seq",
         &[],
     )?;
     let taken = |row: &Row| {

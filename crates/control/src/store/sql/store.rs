@@ -12,7 +12,7 @@ use crate::clock;
 use crate::store::shared::number;
 use crate::store::{
     Audit, CgpuRow, Counts, Done, EndpointRow, GpuFound, GpuRow, InstanceRow, Key, Leading,
-    NodeRow, OperationRow, Part, Reservation, Store, StoreError, Taken, Ticket, TokenRow,
+    NodeRow, OperationRow, Part, Reservation, Store, StoreError, Taken, Ticket, TokenRow, Wanted,
 };
 
 type Rows<T> = Result<Vec<(String, T)>, StoreError>;
@@ -312,7 +312,11 @@ impl<B: Base> Store for B {
         let (instance, audit) = (instance.to_owned(), audit.cloned());
         let failure = failure.map(str::to_owned);
         let ticket = self.writer().begin(move |link| {
-            note(link, audit.as_ref())?;
+            // Whoever says it again has done nothing.
+            let found = instances::find(link, &instance)?;
+            if found.is_some_and(|found| found.wanted == Wanted::Present) {
+                note(link, audit.as_ref())?;
+            }
             instances::renounce(link, &instance, failure.as_deref(), audit.as_ref())
         });
         ticket.wait()
