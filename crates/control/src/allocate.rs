@@ -284,8 +284,8 @@ impl Allocator {
             let view = self.view(&mut held).map_err(broken)?;
             let decided = match view.decide(wanted, request) {
                 Ok(decided) => decided,
-                // What takes the room may be refused itself: look when all have been answered. Once,
-                // for where others always launch something always is unanswered.
+                // What takes the room may be refused itself: look when all have been answered.
+                // Once, for where others always launch something always is unanswered.
                 Err(_)
                     if !has_looked
                         && self.pending.load(Ordering::Relaxed) > 0
