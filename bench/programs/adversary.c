@@ -497,7 +497,9 @@ static int sessions(const struct options *options, round_of *round) {
             if (children[i] != 0)
                 continue;
             freopen("/dev/null", "w", stderr);
-            struct work work = open_work(options->kernel);
+            struct work work = {0};
+            if (round != memory_round)
+                work = open_work(options->kernel);
             shared->launched = 1;
             for (unsigned seed = (unsigned)i;;) {
                 round(options, &work, &seed);

@@ -278,25 +278,20 @@ impl Allocator {
         wanted: &[Reservation],
         request: &Request,
     ) -> Result<Vec<InstanceRow>, Refusal> {
-        let mut has_looked = false;
         for _ in 0..ATTEMPTS_MAX {
             let mut held = self.lock();
-            let view = self.view(&mut held).map_err(broken)?;
-            let decided = match view.decide(wanted, request) {
+            let mut view = self.view(&mut held).map_err(broken)?;
+            let mut decided = view.decide(wanted, request);
+            let is_open = self.pending.load(Ordering::Relaxed) > 0;
+            if decided.is_err() && is_open && view.cluster.could_hold(request) {
+                // What takes the room may be refused itself: the view that is made anew has what
+                // has been written, and nobody decides before this one.
+                held.view = None;
+                view = self.view(&mut held).map_err(broken)?;
+                decided = view.decide(wanted, request);
+            }
+            let decided = match decided {
                 Ok(decided) => decided,
-                // What takes the room may be refused itself: look when all have been answered.
-                // Once, for where others always launch something always is unanswered.
-                Err(_)
-                    if !has_looked
-                        && self.pending.load(Ordering::Relaxed) > 0
-                        && view.cluster.could_hold(request) =>
-                {
-                    has_looked = true;
-                    drop(held);
-                    self.store.inventory().wait().map_err(broken)?;
-                    self.forget();
-                    continue;
-                }
                 Err((fitting, error)) => {
                     let (away, largest_mib) = (self.unreachable().len(), view.largest_mib());
                     let of = (fitting, wanted.len());

@@ -762,6 +762,14 @@ fn a_project_makes_so_many_instances_in_a_day(place: &Place) {
     assert_eq!((made("p", 2 * day_ms), made("p", 2 * day_ms - 1)), (2, 2));
     make("o", "p", 2 * day_ms, Some(2)).unwrap_err();
     make("o", "p", 2 * day_ms - 1, Some(2)).unwrap_err();
+    // What somebody counted whose clock was ahead, by a day or by more, is not gone on with.
+    for ahead in [1, 2, 900] {
+        let (id, now_ms) = (format!("o{ahead}"), (10 * ahead + 1) * day_ms);
+        make(&format!("{id}a"), "p", now_ms + ahead * day_ms, Some(2)).unwrap();
+        make(&format!("{id}b"), "p", now_ms + ahead * day_ms, Some(2)).unwrap();
+        make(&format!("{id}c"), "p", now_ms, Some(2)).unwrap();
+        assert_eq!(made("p", now_ms), 1);
+    }
 }
 
 /// A character that PostgreSQL does not have is neither an error nor lost with what is around it.

@@ -8,8 +8,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,9 @@ use rustls::pki_types::ServerName;
 use weft_endpoint::far::{Daemon, Far, Limits, Settings};
 use weft_endpoint::frame::{Frame, Front, front};
 use weft_endpoint::tls::{Channel, Heard, Identity, Room, client_config};
-use weft_ring::{Access, AnswerTo, MAX_ANSWER, MemoryFile, PAGE, Segment, WorkerSide, peer};
+use weft_ring::{
+    Access, AnswerTo, ArenaRef, MAX_ANSWER, MemoryFile, PAGE, Segment, WorkerSide, peer,
+};
 use weft_wire::Command;
 use weft_wire::command::COMMAND_BYTES_MAX;
 use weft_wire::handshake::{
@@ -90,6 +92,9 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Bytes of a session's arena.
+const ARENA: usize = 1 << 16;
+
 /// What the node of a test sees, and does.
 #[derive(Default)]
 struct Node {
@@ -103,6 +108,8 @@ struct Node {
     is_wordy: AtomicBool,
     /// Commands that they took.
     taken: AtomicU64,
+    /// What was in the arena when they answered last.
+    arena: Mutex<Vec<u8>>,
 }
 
 /// Sessions that answer every call with success, until the client is gone.
@@ -111,7 +118,7 @@ fn serve_node(listener: &OwnedFd, node: &Arc<Node>) {
         node.hellos.fetch_add(1, Ordering::AcqRel);
         let said = peer::receive_bytes(&socket, HANDSHAKE_BYTES_MAX, true).unwrap().unwrap();
         let hello = Hello::from_bytes(&said).unwrap().body;
-        let file = Segment::create(1 << 16).unwrap();
+        let file = Segment::create(ARENA).unwrap();
         let segment = Segment::open(file.map(Access::ReadWrite).unwrap()).unwrap();
         segment.mark_relayed().unwrap();
         let pinned = MemoryFile::create("pinned", PAGE).unwrap();
@@ -137,6 +144,8 @@ fn work(segment: Segment, client: &OwnedFd, node: &Node) {
             node.taken.fetch_add(1, Ordering::AcqRel);
             let answer = record.answer;
             if let Some(answer) = answer {
+                let all = ArenaRef { block: 0, offset: 0, len: ARENA as u64 };
+                *node.arena.lock().unwrap() = side.arena().span(&all).unwrap().to_vec();
                 let many = [7; MAX_ANSWER];
                 let is_wordy = node.is_wordy.load(Ordering::Acquire);
                 side.complete(answer, 0, if is_wordy { &many } else { b"done" }).unwrap();

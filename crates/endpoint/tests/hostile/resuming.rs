@@ -117,8 +117,11 @@ fn a_block_that_was_sent_by_half_is_sent_again_whole() {
     let to = AnswerTo { slot: 3, call: 77 };
     let (channel, Opened { session, secret, .. }) = open(&gateway);
     let mut frames = Vec::new();
-    Frame::Block { offset: 0, bytes: &[7; PIECE] }.encode(&mut frames);
+    Frame::Block { offset: 0, bytes: &[6; PIECE] }.encode(&mut frames);
     channel.send(&frames[..PIECE / 2]).unwrap();
+    frames.clear();
+    let bytes: Vec<u8> = (0..PIECE).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    Frame::Block { offset: 0, bytes: &bytes }.encode(&mut frames);
     channel.close();
     let resume = Resume { session, secret, received: 0 };
     let (channel, reception) = say(&gateway, &Opening::Resume(resume));
@@ -129,6 +132,7 @@ fn a_block_that_was_sent_by_half_is_sent_again_whole() {
     let mut hearing = Hearing::of(channel);
     while hearing.next() != Said::Answer(to) {}
     assert_eq!(gateway.node.taken.load(Ordering::Acquire), 1, "the call");
+    assert!(*gateway.node.arena.lock().unwrap() == bytes, "the block is not what was sent last");
 }
 
 /// Each connection takes the place of the last one, and none is of any use.

@@ -161,13 +161,17 @@ impl Building {
     }
 
     /// Ranks the hosts anew that changed since they were ranked: those must not stay behind, lest
-    /// more changes come than are kept. If more have, it begins anew.
+    /// more changes come than are kept. If more have, all that were ranked are looked at.
     pub(super) fn follow(&mut self, changes: &Changes, ground: Ground<'_>) {
-        if self.entry.is_known(changes) {
-            self.entry.follow(&self.request, changes, ground);
-        } else {
-            *self = Self::new(&self.request, self.entry.used, changes, ground);
+        let Self { request, entry, .. } = self;
+        if !entry.is_known(changes) {
+            for host in (0..entry.ranking.ranked()).filter(|at| !changes.is_same(*at, entry.seen)) {
+                let host = u32::try_from(host).unwrap_or(u32::MAX);
+                entry.ranking.set(host, ground.rank(host, request));
+            }
+            entry.seen = changes.now();
         }
+        entry.follow(request, changes, ground);
     }
 
     /// Ranks the next hosts until so much is spent, or all are ranked; what is left of it. `other`

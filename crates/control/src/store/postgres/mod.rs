@@ -21,7 +21,7 @@ use self::pool::Pool;
 use super::sql::{Base, Link as _, Writer};
 use super::{Leading, StoreError};
 
-/// The schema is changed within this time.
+/// A change of the schema in which nothing is said for so long is ended by the database.
 const MIGRATION_LIMIT: Duration = Duration::from_secs(60);
 
 /// A store in a database.

@@ -24,6 +24,8 @@ pub(super) fn migrate(link: &mut Link) -> Result<(), StoreError> {
 }
 
 fn within(link: &mut Link) -> Result<(), StoreError> {
+    // Indexes of large tables take longer than a statement may otherwise, and others wait for that.
+    link.batch("SET LOCAL statement_timeout = 0")?;
     link.batch("SELECT pg_advisory_xact_lock(hashtext('weft-control'), hashtext('schema'))")?;
     link.batch("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")?;
     let row = link.one("SELECT coalesce(max(version), 0) FROM schema_version", &[])?;
@@ -36,9 +38,8 @@ fn within(link: &mut Link) -> Result<(), StoreError> {
         )));
     }
     if found > 0 && found < MIGRATIONS.len() {
-        // Indexes of large tables take longer than a statement may otherwise, and who leads takes
-        // this row before all others.
-        link.batch("SET LOCAL statement_timeout = 0; SELECT 1 FROM lease FOR UPDATE")?;
+        // Who leads takes this row before all others, so neither waits for what the other has.
+        link.batch("SELECT 1 FROM lease FOR UPDATE")?;
     }
     for change in &MIGRATIONS[found..] {
         link.batch(change)?;

@@ -154,8 +154,7 @@ fn charge(link: &mut impl Link, project: &str, more: &Quota) -> Result<(), Store
     set_used(link, project, &charged(project, &quota, &used, more)?)
 }
 
-/// So many more instances that the project makes on that day, if it may make so many. The next day
-/// stays begun, whoever's clock is a little behind; one that a clock far ahead has begun does not.
+/// So many more instances that the project makes on that day, if it may make so many.
 fn count_launches(
     link: &mut impl Link,
     project: &str,
@@ -165,16 +164,30 @@ fn count_launches(
 ) -> Result<(), StoreError> {
     let row = link.one(
         "UPDATE projects
-         SET launches = CASE WHEN launch_day - CAST($2 AS bigint) BETWEEN 0 AND 1
+         SET launches = CASE WHEN launch_day - CAST($2 AS bigint) BETWEEN 0 AND CAST($4 AS bigint)
                              THEN launches + CAST($3 AS bigint) ELSE CAST($3 AS bigint) END,
-             launch_day = CASE WHEN launch_day - CAST($2 AS bigint) = 1 THEN launch_day
-                               ELSE CAST($2 AS bigint) END
+             launch_day = CASE WHEN launch_day - CAST($2 AS bigint) BETWEEN 0 AND CAST($4 AS bigint)
+                               THEN launch_day ELSE CAST($2 AS bigint) END
          WHERE name = $1 RETURNING launches",
-        &[project.into(), int(now_ms / DAY_MS)?.into(), int(more)?.into()],
+        &[
+            project.into(),
+            int(now_ms / DAY_MS)?.into(),
+            int(more)?.into(),
+            days_ahead(now_ms).into(),
+        ],
     )?;
     let with_them: u64 = row.map_or(Ok(more), |row| row.int(0))?;
     ensure_launches(project, with_them.saturating_sub(more), more, most)
 }
+
+/// By how many days what was counted may be ahead: another request may have been just in the next
+/// one. What a clock counted that was ahead of the world is not gone on with.
+fn days_ahead(now_ms: u64) -> u32 {
+    (now_ms % DAY_MS >= DAY_MS - MIDNIGHT_MS).into()
+}
+
+/// So long before midnight another one's clock may have the next day.
+const MIDNIGHT_MS: u64 = 5 * 60_000;
 
 /// How many instances a project has made on that day.
 pub(super) fn launches(
@@ -184,8 +197,8 @@ pub(super) fn launches(
 ) -> Result<u64, StoreError> {
     let row = link.one(
         "SELECT launches FROM projects
-         WHERE name = $1 AND launch_day - CAST($2 AS bigint) BETWEEN 0 AND 1",
-        &[project.into(), int(now_ms / DAY_MS)?.into()],
+         WHERE name = $1 AND launch_day - CAST($2 AS bigint) BETWEEN 0 AND CAST($3 AS bigint)",
+        &[project.into(), int(now_ms / DAY_MS)?.into(), days_ahead(now_ms).into()],
     )?;
     row.map_or(Ok(0), |row| row.int(0))
 }
