@@ -657,7 +657,7 @@ fn a_tenants_workers_start_one_after_the_other_while_others_have_sessions() {
         let other = has_others.then(|| tenant(&node, VICTIM_USER, "victim", &["honest"]));
         // For as long as it takes until all of them have started.
         let attack = ["modules", "--sessions", "16"];
-        let mut attacker = tenant_for(2 * SECONDS, &node, ATTACK_USER, "attacker", &attack);
+        let mut attacker = tenant_for(SECONDS + 1, &node, ATTACK_USER, "attacker", &attack);
         attacker.say("begin");
         let mut most = 0;
         eventually("all sixteen to start", || {
