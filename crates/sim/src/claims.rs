@@ -381,7 +381,10 @@ mod tests {
         assert_eq!((bad[0].paced.as_str(), bad[0].why.as_str()), ("0.800: not reproduced", ""));
         assert_eq!(bad[0].reasons(), "paced: p");
         assert!(counts(&bad).contains("1 reproduced, 0 not reproduced, 0 not measured"));
-        assert!(counts(&bad).ends_with("paced device: 0 reproduced, 1 not reproduced, 0 void or not measured."));
+        assert!(
+            counts(&bad)
+                .ends_with("paced device: 0 reproduced, 1 not reproduced, 0 void or not measured.")
+        );
         assert_eq!(rows_of(claim(), 0.8)[0].why_paced, "no known reason");
         // Without a figure there is nothing to explain.
         let unrun = rows(&[claim()], &simulated, &[], "");
