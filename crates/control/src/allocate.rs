@@ -618,11 +618,7 @@ pub fn broken(error: StoreError) -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use weft_api::v1::Quota;
-
     use super::*;
-    use crate::store::GpuFound;
-    use crate::store::sqlite::Sqlite;
 
     #[test]
     fn nobody_is_told_to_wait_for_a_gpu_that_is_larger_than_any() {
@@ -634,59 +630,6 @@ mod tests {
         };
         assert!(hint(8192).contains("wait"));
         assert!(!hint(8193).contains("wait"));
-    }
-
-    /// Two GPUs hold no five VMs that want the whole of one each, however empty they are.
-    #[test]
-    fn of_a_refused_batch_one_is_learnt_from() {
-        let scratch = tempfile::tempdir().unwrap();
-        let store = Sqlite::open(&scratch.path().join("control.db")).unwrap();
-        let most = 100_000;
-        let quota = Quota {
-            cgpus: most,
-            memory_mib: most,
-            exclusive_gpus: most,
-            weight: most,
-            user_facing: most,
-        };
-        store.put_project("p", quota, None).unwrap();
-        let found = ["a", "b"].map(|device| GpuFound {
-            device: device.into(),
-            product: String::new(),
-            memory_mib: 1000,
-        });
-        let node = NodeRow { name: "n".into(), identity: "n".into(), ..NodeRow::default() };
-        store.put_node(&node, &found, None).unwrap();
-        let allocator = Allocator::new(Arc::new(store), PolicyId::default());
-        let spec = Spec {
-            cgpus: 1,
-            memory_mib: 1000,
-            mode: Mode::Exclusive,
-            locality: Locality::Remote,
-            weight: 1,
-            sla_us: 0,
-            user_data: String::new(),
-            host: None,
-        };
-        let reserve = |ids: &[&str]| {
-            let wanted = ids.iter().map(|id| Reservation {
-                id: (*id).into(),
-                name: (*id).into(),
-                project: "p".into(),
-                spec: spec.clone(),
-                operation: format!("op-{id}"),
-                taken: Vec::new(),
-                key: None,
-                launches_per_day: None,
-                audit: Audit::default(),
-            });
-            allocator.reserve_all(&wanted.collect::<Vec<_>>()).is_ok()
-        };
-        let learnt = || allocator.lock().asked.observed.total();
-        assert!(!reserve(&["a", "b", "c", "d", "e"]));
-        assert_eq!(learnt(), 1);
-        assert!(reserve(&["a", "b"]));
-        assert_eq!(learnt(), 3);
     }
 
     #[test]

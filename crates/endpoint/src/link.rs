@@ -422,42 +422,30 @@ impl Link {
         if self.is_over() { Ended::Over("it was ended here".into()) } else { why }
     }
 
-    /// Handles a frame, or a piece of a block, that came over the connection with this number.
+    /// Handles a frame, or a piece of a block, that came over the connection with this number; how
+    /// many bytes are to be acknowledged now.
     fn handle(
         &self,
         number: u64,
         part: &Part<'_>,
         reader: &mut impl Reader,
-    ) -> Result<Handled, Ended> {
-        let mut handled = Handled::default();
+    ) -> Result<usize, Ended> {
         self.is_heard.store(true, Ordering::Release);
-        handled.is_of_a_call = part.frame.is_of_a_call();
         if let Frame::Ack(count) = part.frame {
             let acknowledged = self.outbox.acknowledge(count);
             acknowledged.map_err(|error| Ended::Over(error.to_string()))?;
             self.changed.notify_all();
-            return Ok(handled);
+            return Ok(0);
         }
         reader.handle(part.frame).map_err(|Over(why)| Ended::Over(why))?;
-        if let Some(length) = part.ends {
-            self.handled.fetch_add(1, Ordering::AcqRel);
-            handled.bytes = length;
-            if self.attached().1 != number {
-                // Everything behind this frame comes again on the new connection.
-                return Err(Ended::Lost("another connection took its place".into()));
-            }
+        let Some(length) = part.ends else { return Ok(0) };
+        self.handled.fetch_add(1, Ordering::AcqRel);
+        if self.attached().1 != number {
+            // Everything behind this frame comes again on the new connection.
+            return Err(Ended::Lost("another connection took its place".into()));
         }
-        Ok(handled)
+        Ok(length)
     }
-}
-
-/// What handling frames has come to.
-#[derive(Debug, Default)]
-struct Handled {
-    /// Bytes of frames that are to be acknowledged.
-    bytes: usize,
-    /// A call or its answer was among them.
-    is_of_a_call: bool,
 }
 
 /// What was read of a connection.
@@ -552,7 +540,7 @@ impl Reading {
         let Self { room, stream, since_told, .. } = self;
         let mut taken: Result<(), Ended> = Ok(());
         let mut on = |part: Part<'_>| {
-            *since_told += link.handle(number, &part, reader)?.bytes;
+            *since_told += link.handle(number, &part, reader)?;
             Ok::<_, Ended>(())
         };
         let heard = channel.decipher(read, room, |bytes| {
@@ -573,9 +561,8 @@ impl Reading {
     ) -> Result<(), Ended> {
         let Self { stream, since_told, is_soon, .. } = self;
         stream.frames(&mut |part| {
-            let Handled { bytes, is_of_a_call } = link.handle(number, &part, reader)?;
-            *since_told += bytes;
-            *is_soon |= is_of_a_call;
+            *is_soon |= part.frame.is_of_a_call();
+            *since_told += link.handle(number, &part, reader)?;
             Ok::<_, Ended>(())
         })?;
         if self.since_told >= DUE {

@@ -6,10 +6,10 @@
 //! hog's fair share is what is left of it when no tenant takes more than an equal part of it
 //! (max-min fairness); what the daemon takes there is missing from it too.
 
-use anyhow::{Context as _, Result, bail};
-use rustix::thread::CpuSet;
+use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
+use super::affinity::{beside, processors};
 use super::document::Document;
 use super::tenant::{Host, common_start, kernel};
 use super::{Context, least, median};
@@ -18,8 +18,6 @@ use super::{Context, least, median};
 const WEIGHTS: [u32; 3] = [1, 2, 3];
 pub(super) const HOGS: u32 = 2;
 pub(super) const KERNEL_US: u64 = 285;
-/// Nice levels by which the device's processes precede others.
-const DEVICE_PRECEDENCE: i32 = 10;
 /// How waiting threads are helped; the first is the baseline.
 pub(super) const MODES: [&str; 4] = ["off", "wake", "slice", "boost"];
 
@@ -183,38 +181,6 @@ pub(super) fn hog_error(tenants: &[f64], hogs: &[f64], wall_s: f64) -> f64 {
     // Who takes less than an equal part leaves the rest to the hogs; who takes more is unfair.
     let fair = (wall_s - tenants.iter().map(|used| used.min(equal)).sum::<f64>()) / hog_count;
     hogs.iter().map(|got| (got - fair).abs() / fair).fold(0.0, f64::max)
-}
-
-/// The processors of this process: all but the last, and the last, which is shared.
-pub(super) fn processors() -> Result<(CpuSet, usize)> {
-    let mut others = rustix::thread::sched_getaffinity(None)?;
-    let last = (0..CpuSet::MAX_CPU).rfind(|cpu| others.is_set(*cpu)).unwrap_or(0);
-    others.unset(last);
-    if others.count() == 0 {
-        bail!("needs two processors: one is shared, the workers need another");
-    }
-    Ok((others, last))
-}
-
-/// Starts something on these processors and, where that is allowed, before other work there: the
-/// device is not what is measured.
-pub(super) fn beside<T>(others: &CpuSet, start: impl FnOnce() -> Result<T>) -> Result<T> {
-    let nice = rustix::process::getpriority_process(None)?;
-    let is_before = rustix::process::setpriority_process(None, nice - DEVICE_PRECEDENCE).is_ok();
-    let started = on(others, start);
-    if is_before {
-        rustix::process::setpriority_process(None, nice)?;
-    }
-    started
-}
-
-/// Starts something on these processors.
-pub(super) fn on<T>(processors: &CpuSet, start: impl FnOnce() -> Result<T>) -> Result<T> {
-    let all = rustix::thread::sched_getaffinity(None)?;
-    rustix::thread::sched_setaffinity(None, processors)?;
-    let started = start();
-    rustix::thread::sched_setaffinity(None, &all)?;
-    started
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 //! needs the processor scheduler's picks and is simulated only.
 
 use anyhow::{Context as _, Result};
-use rustix::thread::CpuSet;
 
+use super::affinity::on_last;
 use super::document::Document;
 use super::fairness::{self, LONG_US};
 use super::tenant::{Host, ShareReport, Tenant, common_start, kernel};
@@ -205,23 +205,11 @@ fn contend(
                 command.arg("--start").arg(&start).arg("--window").arg(window_s.to_string());
                 let name = format!("t{place}");
                 let run = || host.start(&name, *weight, command);
-                if pinned { on_last_processor(run) } else { run() }
+                if pinned { on_last(run) } else { run() }
             })
             .collect::<Result<_>>()?;
         started.into_iter().map(|tenant| ShareReport::parse(tenant.finish()?)).collect()
     })
-}
-
-/// Starts something that stays on the last of this process's processors.
-fn on_last_processor<T>(start: impl FnOnce() -> Result<T>) -> Result<T> {
-    let all = rustix::thread::sched_getaffinity(None)?;
-    let last = (0..CpuSet::MAX_CPU).rfind(|cpu| all.is_set(*cpu)).unwrap_or(0);
-    let mut one = CpuSet::new();
-    one.set(last);
-    rustix::thread::sched_setaffinity(None, &one)?;
-    let started = start();
-    rustix::thread::sched_setaffinity(None, &all)?;
-    started
 }
 
 /// Run time of a program beside kernels of another size, over that alone.

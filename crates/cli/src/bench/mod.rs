@@ -4,6 +4,7 @@
 
 mod accounting;
 mod adversary;
+mod affinity;
 mod call;
 mod conserve;
 mod control;

@@ -29,7 +29,7 @@ impl TokenRow {
 }
 
 /// A GPU node.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRow {
     /// Its name.
     pub name: String,
@@ -318,7 +318,7 @@ pub struct Done {
 }
 
 /// Somebody's act.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audit {
     /// When.
     pub at_ms: u64,

@@ -148,6 +148,29 @@ fn the_same_batch_with_the_same_key_is_launched_once() {
     assert_eq!(people.cloud.store.live().unwrap().len(), 5);
 }
 
+/// Who comes second finds all the room taken by the first of the same, which may not be answered
+/// yet.
+#[test]
+fn the_same_batch_is_launched_once_also_where_it_takes_the_last_room_or_quota() {
+    for may in [4, 100] {
+        let people = People::new(&[4]);
+        people.cloud.store.put_project("a", Quota::from(quota(may, 1 << 20, may)), None).unwrap();
+        let whole = batch(4, &json!({"cgpus": 1}));
+        for round in 0..20 {
+            let key = format!("k{round}");
+            let answers: Vec<_> = thread::scope(|scope| {
+                let one = || scope.spawn(|| launch(&people, Some(&key), &whole));
+                let all: Vec<_> = (0..8).map(|_| one()).collect();
+                all.into_iter().map(|one| one.join().unwrap()).collect()
+            });
+            let first = answers[0].as_ref().unwrap();
+            assert!(answers.iter().all(|one| one.as_ref().ok() == Some(first)), "{answers:?}");
+            first.iter().for_each(|id| people.wait(id, "ready"));
+            first.iter().for_each(|id| people.delete(id));
+        }
+    }
+}
+
 #[test]
 fn a_vm_that_fails_later_is_that_vms_failure_only() {
     let people = People::new(&[1]);

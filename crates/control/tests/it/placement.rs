@@ -84,6 +84,27 @@ fn a_batch_that_finds_no_room_is_one_request() {
 }
 
 #[test]
+fn a_batch_that_finds_room_is_as_many_requests_as_it_has_vms() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = nodes(folder.path());
+    let allocator = allocator(&store);
+    for number in 0..32 {
+        let ids = [0, 1].map(|at| format!("ask{number}-{at}"));
+        let batch = ids.each_ref().map(|id| reservation(id, 0, 600, Mode::Shared, 0));
+        allocator.reserve_all(&batch).unwrap();
+        for id in &ids {
+            store.renounce(id, None, None).unwrap();
+            allocator.release(id, 9, &event(Step::Release)).unwrap();
+        }
+        if number == 15 {
+            // The control: as many requests as batches teach nothing yet.
+            assert_eq!(given(&allocator, store.as_ref(), "first", 400), FULLEST);
+        }
+    }
+    assert_eq!(given(&allocator, store.as_ref(), "last", 400), OF_LEAST_USE);
+}
+
+#[test]
 fn a_restart_knows_what_those_asked_for_who_are_there() {
     let folder = tempfile::tempdir().unwrap();
     let store = nodes(folder.path());

@@ -19,9 +19,8 @@ use serde::Deserialize;
 use weft_node::admin::CoschedulingReport;
 
 use super::Machine;
-use crate::bench::cosched::{
-    HOGS, KERNEL_US, MODES, beside, hog_error, on, percentile_us, processors,
-};
+use crate::bench::affinity::{beside, on, only, processors};
+use crate::bench::cosched::{HOGS, KERNEL_US, MODES, hog_error, percentile_us};
 use crate::bench::document::Document;
 use crate::bench::tenant::{Host, LEAD, Tenant, kernel, start_after};
 use crate::bench::{Context, median};
@@ -171,9 +170,7 @@ fn contend(
     let thread = thread_of_processor(&tenant)?;
     // Its program is at work.
     tenant.json_line()?;
-    let mut only = CpuSet::new();
-    only.set(last);
-    rustix::thread::sched_setaffinity(Some(thread), &only)?;
+    rustix::thread::sched_setaffinity(Some(thread), &only(last))?;
     let (start, hogs_s) = (start_after(LEAD), seconds + WARM_S);
     let mut hogs = Vec::new();
     for hog in 0..HOGS {

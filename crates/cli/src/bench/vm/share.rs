@@ -14,11 +14,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use rustix::thread::CpuSet;
 use weft_node::admin::Stats;
 
 use super::Machine;
-use crate::bench::cosched::{beside, on, processors};
+use crate::bench::affinity::{beside, on_last, processors};
 use crate::bench::document::Document;
 use crate::bench::overhead::SIZES_US;
 use crate::bench::tenant::{Host, ShareReport, Tenant, kernel};
@@ -208,20 +207,17 @@ impl Shared {
 }
 
 fn share(context: &Context, policy: &str, load: Load, spans: Spans) -> Result<Shared> {
-    let (others, last) = processors()?;
-    let mut of_machines = CpuSet::new();
-    of_machines.set(last);
+    let (others, _) = processors()?;
     let settings = [("scheduling.policy", policy)];
     let start = || beside(&others, || Host::node(true, &settings));
     let is_control = load.traps || policy != FAIR;
     let runs_max = if is_control { 1 } else { RUNS_MAX };
-    Host::up_to(context, runs_max, start, |host| contend(context, host, &of_machines, load, spans))
+    Host::up_to(context, runs_max, start, |host| contend(context, host, load, spans))
 }
 
 fn contend(
     context: &Context,
     host: &Host,
-    of_machines: &CpuSet,
     load: Load,
     (windows, window_s): Spans,
 ) -> Result<Shared> {
@@ -232,7 +228,7 @@ fn contend(
     let mut machines: Vec<Tenant> = Vec::new();
     for (name, weight) in names.iter().zip(WEIGHTS) {
         let machine = Machine { name, weight, flags: &[], words: &words };
-        machines.push(on(of_machines, || machine.tenant(context, daemon))?);
+        machines.push(on_last(|| machine.tenant(context, daemon))?);
     }
     for machine in &mut machines {
         // It has booted and is at work.

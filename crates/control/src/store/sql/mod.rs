@@ -7,6 +7,8 @@
 
 mod endpoints;
 mod instances;
+#[cfg(test)]
+mod plans;
 mod registry;
 mod store;
 mod writer;

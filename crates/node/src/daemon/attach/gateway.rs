@@ -379,6 +379,41 @@ mod tests {
         assert_eq!(gateway.health(), Some(expected));
     }
 
+    /// More questions than a pipe holds, each with an answer before it was read.
+    #[test]
+    fn a_gateway_that_answers_and_reads_nothing_keeps_nobody_waiting() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "while echo alive; do :; done"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        // The pipe is full before it is looked at.
+        let full = child.stdin.as_ref().unwrap();
+        fcntl_setfl(full, OFlags::NONBLOCK).unwrap();
+        while rustix::io::write(full, &[b'x'; 4096]).is_ok() {}
+        fcntl_setfl(full, OFlags::empty()).unwrap();
+        let gateway = Gateway { is_wanted: true, ..Gateway::default() };
+        let (answers, is_told) = thread::scope(|scope| {
+            scope.spawn(|| attend(&gateway, child, EVERY));
+            let limit = Duration::from_secs(30);
+            let comes = |is_so: &dyn Fn(&Said) -> bool| {
+                let waited =
+                    gateway.news.wait_timeout_while(gateway.said(), limit, |said| !is_so(said));
+                !waited.unwrap().1.timed_out()
+            };
+            let answers = comes(&|said| said.pulse.answers() > 100) && gateway.said().hangs == 0;
+            kill_process(pid, Signal::STOP).unwrap();
+            // Whoever waits to ask it does not look at it.
+            let is_told = comes(&|said| said.hangs == 1);
+            if !is_told {
+                kill_process(pid, Signal::KILL).unwrap();
+            }
+            (answers, is_told)
+        });
+        assert!(answers, "the control");
+        assert!(is_told, "who watches it waits for it");
+    }
+
     /// 64 MiB each way, of which a line's worth is kept; what comes behind it is heard.
     #[test]
     fn of_a_gateways_line_without_an_end_no_more_is_kept_than_a_line_has() {
