@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use weft_wire::remote::{ALIVE, WELL};
 
 /// Longest wait for a gateway to say something.
@@ -144,6 +144,9 @@ fn a_gateway_that_is_asked_says_that_it_is_well() {
     }
     let pid = Pid::from_child(&first);
     kill_process(pid, Signal::STOP).unwrap();
+    // A signal is on its way until each thread has taken it, and one that has not still answers.
+    let stopped = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap().1;
+    assert!(stopped.stopped(), "{stopped:?}");
     writeln!(asks_first, "{WELL}").unwrap();
     said_first.recv_timeout(Duration::from_millis(200)).unwrap_err();
     kill_process(pid, Signal::CONT).unwrap();
