@@ -13,9 +13,14 @@ pub(crate) fn voids(document: &Value) -> impl Iterator<Item = (Vec<&str>, &str)>
     })
 }
 
+/// Why a benchmark that was run has no document of its own: it failed, and so no figure is of it.
+pub(crate) fn failed(document: &Value) -> Option<&str> {
+    document.get("failed").and_then(Value::as_str)
+}
+
 /// Whether a figure is void.
 pub(crate) fn is_void(document: &Value, name: &str) -> bool {
-    voids(document).any(|(figures, _)| figures.contains(&name))
+    failed(document).is_some() || voids(document).any(|(figures, _)| figures.contains(&name))
 }
 
 #[cfg(test)]
@@ -32,5 +37,7 @@ mod tests {
         // The controls: what is there, a part of a name, a document without such a list.
         assert!(!is_void(&document, "large") && !is_void(&document, "smal"));
         assert_eq!(voids(&serde_json::json!({"figures": {}})).count(), 0);
+        // Of what failed nothing is there.
+        assert!(is_void(&serde_json::json!({"failed": "no GPU"}), "large"));
     }
 }

@@ -24,6 +24,9 @@
 //! void weft_direct_close(void *session);
 //! ```
 //!
+//! `WEFT_DIRECT_PAGE` names a file of a zeroed device page on which a paced device has its timeline
+//! and its totals: whoever made it sees how the device kept to its model, also of several processes.
+//!
 //! Every thread may submit and call at any time. A forked child must not.
 
 use std::ffi::{CStr, c_char};
@@ -35,7 +38,7 @@ use weft_device::soft::SoftDevice;
 use weft_wire::Status;
 use weft_wire::handshake::{Answer, Hello, RefusalCode};
 
-use crate::device::{DirectSpecError, SoftSpec};
+use crate::device::{DirectSpecError, SoftSpec, page};
 use crate::direct::Direct;
 use crate::open::{OpenError, Opened, open};
 
@@ -120,9 +123,13 @@ fn open_soft(hello: &[u8], spec: &str) -> Result<Opened<SoftDevice>, (RefusalCod
     let spec = SoftSpec::parse(spec, model_file.as_deref());
     let spec =
         spec.map_err(|error: DirectSpecError| (RefusalCode::Malformed, error.to_string()))?;
-    open(&hello, |ground| spec.build(ground)).map_err(|error: OpenError| {
+    let page_file = std::env::var_os("WEFT_DIRECT_PAGE").map(PathBuf::from);
+    let build = |ground| spec.build(ground, page_file.as_deref().map(page).transpose()?);
+    open(&hello, build).map_err(|error: OpenError| {
         let code = match &error {
-            OpenError::Spec(_) | OpenError::Hello(_) => RefusalCode::Malformed,
+            OpenError::Spec(_) | OpenError::Hello(_) | OpenError::Page { .. } => {
+                RefusalCode::Malformed
+            }
             OpenError::Memory(_) | OpenError::Segment(_) | OpenError::Device(_) => {
                 RefusalCode::Exhausted
             }

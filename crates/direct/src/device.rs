@@ -1,5 +1,6 @@
 //! The device that `WEFT_DEVICE` names, in the program's own process.
 
+use std::fs::OpenOptions;
 use std::path::Path;
 
 use weft_device::LocalFrames;
@@ -7,12 +8,16 @@ use weft_device::soft::HostWindow;
 use weft_device::soft::{
     Clock, FrameStore, MemoryConfig, ModelError, PacedModel, SoftClock, SoftConfig, SoftDevice,
 };
-use weft_device::{BackendConfig, DeviceName, NameError};
+use weft_device::{BackendConfig, DeviceName, DevicePage, NameError};
+use weft_ring::{Access, MapError, MemoryFile};
 
 use crate::open::{Ground, OpenError};
 
 /// Device memory unless the program's user asks for another amount (`WEFT_MEMORY`).
 const MEMORY_BYTES: u64 = 4 << 30;
+
+/// A participant's number on a page that has one.
+const ALONE: u32 = 1;
 
 /// Memory of the device, if so much was asked for: 0 is nothing said.
 pub(crate) const fn or_default(memory_bytes: u64) -> u64 {
@@ -65,11 +70,12 @@ impl SoftSpec {
         Ok(Self { model, exact_bounds: soft.exact_bounds })
     }
 
-    /// The device, which this process has to itself.
+    /// The device, which this process has to itself. A paced one has its timeline and its totals on
+    /// `page`, if there is one, on which whoever made it reads how it kept to its model.
     ///
     /// # Errors
     /// [`OpenError::Device`] when the system gives no memory.
-    pub fn build(self, ground: Ground) -> Result<SoftDevice, OpenError> {
+    pub fn build(self, ground: Ground, page: Option<DevicePage>) -> Result<SoftDevice, OpenError> {
         let Ground { device_base, device_bytes, memory_bytes, pinned_base, pinned, managed_bytes } =
             ground;
         let memory_bytes = or_default(memory_bytes);
@@ -81,9 +87,23 @@ impl SoftSpec {
             window: Some(HostWindow { base: pinned_base, memory: pinned, managed_bytes }),
             exact_bounds: self.exact_bounds,
         };
+        // On the real clock a page is a queue of processes, and this one waits for nobody.
+        let page = page.filter(|_| self.model.is_some()).map(|page| (page, ALONE));
         let clock = self.model.map_or(Clock::Real, Clock::Paced);
-        Ok(SoftDevice::new(SoftConfig { memory, memory_bytes, clock, page: None }))
+        Ok(SoftDevice::new(SoftConfig { memory, memory_bytes, clock, page }))
     }
+}
+
+/// The page that a file has, of whoever started this process.
+///
+/// # Errors
+/// [`OpenError::Page`] when there is no such file, or it is too short.
+pub(crate) fn page(file: &Path) -> Result<DevicePage, OpenError> {
+    let refused = |source| OpenError::Page { file: file.to_owned(), source };
+    let opened = OpenOptions::new().read(true).write(true).open(file);
+    let opened = opened.map_err(|source| refused(MapError::Os { what: "opening it", source }))?;
+    let memory = MemoryFile::trusted(opened.into()).and_then(|file| file.map(Access::ReadWrite));
+    memory.and_then(|memory| DevicePage::open(&memory)).map_err(refused)
 }
 
 #[cfg(test)]
@@ -100,6 +120,19 @@ mod tests {
         assert!(error.contains("weft run --direct --device cuda:1"), "{error}");
         let error = SoftSpec::parse("quick", None).unwrap_err().to_string();
         assert!(error.contains("WEFT_DEVICE") && error.contains("quick"), "{error}");
+    }
+
+    #[test]
+    fn a_page_that_is_no_page_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("page");
+        let why = |file: &Path| page(file).unwrap_err().to_string();
+        let text = why(&file);
+        assert!(text.contains(&file.display().to_string()) && text.contains("opening"), "{text}");
+        std::fs::write(&file, "").unwrap();
+        assert!(why(&file).contains("size of 0 bytes"));
+        std::fs::write(&file, [0; 4096]).unwrap();
+        assert_eq!(page(&file).unwrap().totals(), weft_device::DeviceTotals::default());
     }
 
     #[test]

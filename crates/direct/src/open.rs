@@ -1,6 +1,7 @@
 //! What a node daemon does for a tenant who attaches, without the daemon.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use weft_device::{Device, DeviceError, PAGE};
@@ -35,6 +36,15 @@ pub enum OpenError {
     /// No thread could be had.
     #[error("no thread: {0}")]
     Thread(#[from] std::io::Error),
+    /// The file on which the device is to keep its totals cannot be used.
+    #[error("WEFT_DIRECT_PAGE={}: {source}", .file.display())]
+    Page {
+        /// Its path.
+        file: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: MapError,
+    },
     /// The hello makes no sense.
     #[error("the client's hello makes no sense: {0}")]
     Hello(&'static str),

@@ -93,22 +93,25 @@ fn bars(
     spans: Spans,
     rows: &mut Rows,
 ) -> Result<()> {
-    let alone = alone(context, direct, program, spans.alone_s)?;
     let policies = if context.quick { &QUICK[..] } else { &POLICIES[..] };
+    let name = |measure, policy| format!("{}_{measure}_{policy}_{}", figure.0, program.0);
+    let alone = alone(context, direct, program, spans.alone_s);
+    let alone = document.held(alone, policies.iter().map(|policy| name("overhead", policy)))?;
     for &policy in policies {
-        let names = ["mmr", "overhead"]
-            .map(|measure| format!("{}_{measure}_{policy}_{}", figure.0, program.0));
+        let names = ["mmr", "overhead"].map(|measure| name(measure, policy));
         let shared = share(context, policy, figure, program, spans);
         let shared = document.held(shared, names.clone())?;
-        let bar = shared.map(|shared| [median(&shared.mmr), alone / shared.rate]);
+        let mmr = shared.as_ref().map(|shared| median(&shared.mmr));
+        let overhead = shared.zip(alone).map(|(shared, alone)| alone / shared.rate);
         let is_control = matches!(policy, "round_robin" | "unmanaged");
         if policy == "fair" {
-            rows.mmrs.push(bar.map(|[mmr, _]| mmr));
-            rows.overheads.push(bar.map(|[_, overhead]| overhead));
+            rows.mmrs.push(mmr);
+            rows.overheads.push(overhead);
         } else if is_control {
-            rows.controls.push(bar.map(|[mmr, _]| mmr));
+            rows.controls.push(mmr);
         }
-        for (name, value) in names.into_iter().zip(bar.into_iter().flatten()) {
+        for (name, value) in names.into_iter().zip([mmr, overhead]) {
+            let Some(value) = value else { continue };
             if is_control {
                 document.control(name, value);
             } else {
@@ -121,10 +124,12 @@ fn bars(
 
 /// Device time per second of a program without Weft.
 fn alone(context: &Context, direct: &Host, program: Program, seconds: u64) -> Result<f64> {
-    let mut command = context.program("share");
-    command.args(arguments(program, seconds));
-    let report = ShareReport::parse(direct.start("alone", 1, command)?.finish()?)?;
-    Ok(rate(report.completed, program.1, report.seconds))
+    direct.judged(context, || {
+        let mut command = context.program("share");
+        command.args(arguments(program, seconds));
+        let report = ShareReport::parse(direct.start("alone", 1, command)?.finish()?)?;
+        Ok(rate(report.completed, program.1, report.seconds))
+    })
 }
 
 fn arguments((_, us, waits): Program, seconds: u64) -> Vec<String> {
@@ -215,13 +220,20 @@ fn contend(
 /// Run time of a program beside kernels of another size, over that alone.
 fn figure11(context: &Context, document: &mut Document, direct: &Host, spans: Spans) -> Result<()> {
     let mut deviations = Vec::new();
+    let policies = ["fair", "credit_poll", "unmanaged"];
+    let sizes = if context.quick { &QUICK_US[..] } else { &BACKGROUND_US[..] };
     for program in [MM, HS] {
-        let alone = alone(context, direct, program, spans.alone_s)?;
-        for policy in ["fair", "credit_poll", "unmanaged"] {
-            let sizes = if context.quick { &QUICK_US[..] } else { &BACKGROUND_US[..] };
+        let name = |policy, us| format!("figure11_run_time_{policy}_{}_{us}us", program.0);
+        let all = policies.iter().flat_map(|policy| sizes.iter().map(|&us| name(policy, us)));
+        let alone = alone(context, direct, program, spans.alone_s);
+        let Some(alone) = document.held(alone, all)? else {
+            deviations.push(None);
+            continue;
+        };
+        for policy in policies {
             for &us in sizes {
                 let tenants = [(1, program), (1, ("background", us, false))];
-                let name = format!("figure11_run_time_{policy}_{}_{us}us", program.0);
+                let name = name(policy, us);
                 let reports = contend(context, policy, &tenants, false, spans);
                 let reports = document.held(reports, [name.clone()])?;
                 let time = reports

@@ -5,13 +5,15 @@
 //! the tenant's vGPU on a node behind a gateway, and beside it shared memory. Beside each stands
 //! what a kernel would take with one TCP echo after it (`tcp_echo_model_*`). On a genuine GPU
 //! direct is its own driver, and there is no control: that transport's device is the software one.
+//!
+//! Each size is judged by itself, the native baseline as strictly as what stands over it.
 
 use anyhow::Result;
 
 use super::document::Document;
 use super::tenant::{Host, ShareReport, kernel};
 use super::via::{Alone, Remote, Via};
-use super::{Context, median};
+use super::{Context, median, most};
 use crate::demo::MODEL;
 
 /// Kernel sizes of Figure 2, µs.
@@ -25,20 +27,17 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let mut document = Document::new("overhead", context.pace.mode(), &window);
     let paced = context.pace.is_modelled();
     let direct = Host::direct(paced)?;
-    let remoted = |node: &Host| remoted(context, (&direct, node), (pairs, run_us));
-    let shared = || Host::on_node(context, paced, &[], remoted);
+    let spans = (pairs, run_us);
+    let shared = || Host::node(paced, &[]);
     if context.via == Some(Via::Tls) {
         let start = || Ok(Host::Remote(Remote::start(Some(MODEL))?));
-        tell(&mut document, &Host::again(context, start, remoted)?);
-        for (us, kind, cost) in shared()? {
-            document.baseline(format!("shared_memory_{kind}_{us}us"), cost.over_direct);
-            document.baseline(format!("shared_memory_{kind}_{us}us_over_model"), cost.over_model);
-        }
+        figure2(context, &mut document, &direct, start, spans)?;
+        shared_memory(context, &mut document, &direct, shared, spans)?;
     } else {
-        tell(&mut document, &shared()?);
+        figure2(context, &mut document, &direct, shared, spans)?;
     }
     if paced {
-        trapped(context, &mut document, &direct, (pairs, run_us))?;
+        trapped(context, &mut document, &direct, spans)?;
     }
     let mut alone = Alone::default();
     for _ in 0..pairs {
@@ -52,42 +51,96 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
 /// What kernels cost that are launched in batches, and that are waited for each.
 pub(super) const KINDS: [(&str, bool); 2] = [("batch", false), ("sync", true)];
 
-fn remoted(
+/// How many pairs of runs, and µs of kernels in each.
+type Spans = (usize, u64);
+
+/// Figure 2 of what `start` starts.
+fn figure2(
     context: &Context,
-    (direct, node): (&Host, &Host),
-    (pairs, run_us): (usize, u64),
-) -> Result<Vec<(u64, &'static str, Cost)>> {
-    let mut costs = Vec::new();
-    for us in SIZES_US {
-        for (kind, sync) in KINDS {
-            costs.push((us, kind, measure(context, (direct, node), us, sync, (pairs, run_us))?));
+    document: &mut Document,
+    direct: &Host,
+    start: impl Fn() -> Result<Host>,
+    spans: Spans,
+) -> Result<()> {
+    for (kind, sync) in KINDS {
+        let (mut direct_line, mut model_line) = (Vec::new(), Vec::new());
+        for us in SIZES_US {
+            let names = ["", "_spread", "_over_model"].map(|end| format!("{kind}_{us}us{end}"));
+            let native = format!("direct_{kind}_{us}us_over_model");
+            let all = names.iter().chain([&native]).cloned();
+            let cost = remoted(context, direct, &start, (us, sync), spans);
+            let cost = document.held(cost, all)?;
+            direct_line.push((us, cost.as_ref().map(|cost| cost.over_direct)));
+            model_line.push((us, cost.as_ref().map(|cost| cost.over_model)));
+            let Some(cost) = cost else { continue };
+            let values = [cost.over_direct, cost.spread, cost.over_model];
+            for (name, value) in names.into_iter().zip(values) {
+                document.figure(name, value);
+            }
+            document.baseline(native, cost.direct_over_model);
+        }
+        let name = if sync { "overhead_sync" } else { "overhead" };
+        summed_up(document, name, &direct_line);
+        summed_up(document, &format!("{name}_over_model"), &model_line);
+    }
+    Ok(())
+}
+
+/// The same of a node, as what another way to it stands beside.
+fn shared_memory(
+    context: &Context,
+    document: &mut Document,
+    direct: &Host,
+    start: impl Fn() -> Result<Host>,
+    spans: Spans,
+) -> Result<()> {
+    for (kind, sync) in KINDS {
+        for us in SIZES_US {
+            let name = format!("shared_memory_{kind}_{us}us");
+            let names = [name.clone(), format!("{name}_over_model")];
+            let cost = remoted(context, direct, &start, (us, sync), spans);
+            let Some(cost) = document.held(cost, names.clone())? else { continue };
+            for (name, value) in names.into_iter().zip([cost.over_direct, cost.over_model]) {
+                document.baseline(name, value);
+            }
         }
     }
-    Ok(costs)
+    Ok(())
 }
 
-fn tell(document: &mut Document, costs: &[(u64, &'static str, Cost)]) {
-    for (us, kind, cost) in costs {
-        document.figure(format!("{kind}_{us}us"), cost.over_direct);
-        document.figure(format!("{kind}_{us}us_spread"), cost.spread);
-        document.figure(format!("{kind}_{us}us_over_model"), cost.over_model);
-        document.baseline(format!("direct_{kind}_{us}us_over_model"), cost.direct_over_model);
+/// Pairs of runs on the native baseline and on what `start` starts, both of which keep to the model.
+fn remoted(
+    context: &Context,
+    direct: &Host,
+    start: &impl Fn() -> Result<Host>,
+    (us, sync): (u64, bool),
+    spans: Spans,
+) -> Result<Cost> {
+    direct.judged(context, || {
+        Host::again(context, start, |node| measure(context, (direct, node), us, sync, spans))
+    })
+}
+
+/// A line of Figure 2 in three numbers, of which those are void that are of a void point.
+pub(super) fn summed_up(document: &mut Document, name: &str, line: &[(u64, Option<f64>)]) {
+    let first = [format!("{name}_21us")];
+    let all = [format!("{name}_max"), format!("{name}_passes_1_02_us")];
+    match line[0].1 {
+        Some(value) => document.figure(&first[0], value),
+        None => document.void_with_rows([first[0].as_str()]),
     }
-    for (kind, name) in [("batch", "overhead"), ("sync", "overhead_sync")] {
-        let line = |of: fn(&Cost) -> f64| -> Vec<(u64, f64)> {
-            let costs = costs.iter().filter(|cost| cost.1 == kind);
-            costs.map(|(us, _, cost)| (*us, of(cost))).collect()
-        };
-        summed_up(document, name, &line(|cost| cost.over_direct));
-        summed_up(document, &format!("{name}_over_model"), &line(|cost| cost.over_model));
+    match whole(line) {
+        Some(line) => {
+            document.figure(&all[0], highest(&line));
+            document.figure(&all[1], passes(&line, 1.02));
+        }
+        None => document.void_with_rows(all.iter().map(String::as_str)),
     }
 }
 
-/// A line of Figure 2 in three numbers.
-pub(super) fn summed_up(document: &mut Document, name: &str, line: &[(u64, f64)]) {
-    document.figure(format!("{name}_21us"), line[0].1);
-    document.figure(format!("{name}_max"), highest(line));
-    document.figure(format!("{name}_passes_1_02_us"), passes(line, 1.02));
+/// A line without a void point.
+fn whole(line: &[(u64, Option<f64>)]) -> Option<Vec<(u64, f64)>> {
+    line.iter().map(|&(us, value)| Some((us, value?))).collect()
 }
 
 /// What kernels would take over what they take, if each had an echo after it.
@@ -104,36 +157,56 @@ pub(super) fn trapped(
     context: &Context,
     document: &mut Document,
     direct: &Host,
-    (pairs, run_us): (usize, u64),
+    spans: Spans,
 ) -> Result<()> {
     for queued in [false, true] {
         let kind = if queued { "trap_queued" } else { "trap" };
         let mut line = Vec::new();
         for us in SIZES_US {
-            let (name, count) = (kernel(us), (run_us / us).to_string());
-            let mut ratios = Vec::new();
-            for _ in 0..pairs {
-                let alone = context.share(direct, &[&name, "0", "--count", &count])?;
-                let mut words = vec![name.as_str(), &count];
-                words.extend(queued.then_some("--queued"));
-                let report = ShareReport::parse(vec![context.trapping(direct, &words)?])?;
-                let each_s = |report: &ShareReport| {
-                    #[expect(clippy::cast_precision_loss, reason = "some thousand launches")]
-                    let launches = report.launches as f64;
-                    report.drained_seconds / launches
-                };
-                ratios.push(each_s(&report) / each_s(&alone));
+            let name = format!("{kind}_{us}us");
+            let over = direct.judged(context, || traps(context, direct, us, queued, spans));
+            let over = document.held(over, [name.clone()])?;
+            line.push((us, over));
+            if let Some(over) = over {
+                document.control(name, over);
             }
-            line.push((us, median(&ratios)));
-            document.control(format!("{kind}_{us}us"), median(&ratios));
         }
-        document.control(format!("{kind}_passes_1_02_us"), passes(&line, 1.02));
+        let passed = format!("{kind}_passes_1_02_us");
+        match whole(&line) {
+            Some(line) => document.control(passed, passes(&line, 1.02)),
+            None => document.void_with_rows([passed.as_str()]),
+        }
         if !queued {
             // What the figure is called where a document of this benchmark is described.
-            document.control("trap_model_21us", line[0].1);
+            document.control_of("trap_model_21us", &[line[0].1], most);
         }
     }
     Ok(())
+}
+
+/// A launch by that transport over one of a batch.
+fn traps(
+    context: &Context,
+    direct: &Host,
+    us: u64,
+    queued: bool,
+    (pairs, run_us): Spans,
+) -> Result<f64> {
+    let (name, count) = (kernel(us), (run_us / us).to_string());
+    let mut words = vec![name.as_str(), &count];
+    words.extend(queued.then_some("--queued"));
+    let mut ratios = Vec::new();
+    for _ in 0..pairs {
+        let alone = context.share(direct, &[&name, "0", "--count", &count])?;
+        let report = ShareReport::parse(vec![context.trapping(direct, &words)?])?;
+        let each_s = |report: &ShareReport| {
+            #[expect(clippy::cast_precision_loss, reason = "some thousand launches")]
+            let launches = report.launches as f64;
+            report.drained_seconds / launches
+        };
+        ratios.push(each_s(&report) / each_s(&alone));
+    }
+    Ok(median(&ratios))
 }
 
 fn highest(line: &[(u64, f64)]) -> f64 {
@@ -168,7 +241,7 @@ fn measure(
     (direct, node): (&Host, &Host),
     us: u64,
     sync: bool,
-    (pairs, run_us): (usize, u64),
+    (pairs, run_us): Spans,
 ) -> Result<Cost> {
     let (name, count) = (kernel(us), (run_us / us).to_string());
     let mut arguments = vec![name.as_str(), "0", "--count", count.as_str()];

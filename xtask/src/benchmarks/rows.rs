@@ -1,38 +1,16 @@
-//! `cargo xtask benchmarks`: runs the benchmarks, keeps their JSON, writes docs/benchmarks.md.
-
-#![expect(clippy::print_stderr, reason = "progress for people")]
-
-use std::ffi::OsStr;
-use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
-
-use crate::shell::{profile_dir, root};
-use crate::void::{is_void, voids};
-use crate::{dist, programs, setup};
-
-/// Where the documents lie, one per benchmark.
-const RESULTS: &str = "docs/evaluation/real";
-/// The page whose middle part is written.
-const PAGE: &str = "docs/benchmarks.md";
-/// Where that part begins and ends.
-const MARKS: [&str; 2] = ["<!-- begin figures -->\n", "<!-- end figures -->\n"];
+//! What of each benchmark stands in the table of docs/benchmarks.md.
 
 /// A benchmark and what of it stands in the table.
-struct Bench {
-    name: &'static str,
-    rows: &'static [Row],
+pub(super) struct Bench {
+    pub(super) name: &'static str,
+    pub(super) rows: &'static [Row],
 }
 
 /// One figure: its key, what it is, its goal.
-struct Row(&'static str, &'static str, Goal);
+pub(super) struct Row(pub(super) &'static str, pub(super) &'static str, pub(super) Goal);
 
 /// What a figure should be.
-enum Goal {
+pub(super) enum Goal {
     AtMost(f64),
     AtLeast(f64),
     /// Told, not judged.
@@ -41,7 +19,7 @@ enum Goal {
 
 use Goal::{AtLeast, AtMost, Told};
 
-const BENCHES: [Bench; 29] = [
+pub(super) const BENCHES: [Bench; 29] = [
     Bench {
         name: "call",
         rows: &[
@@ -470,283 +448,27 @@ const BENCHES: [Bench; 29] = [
 ];
 
 /// The one that is an experiment of the simulator beside real runs.
-const PREDICT: &str = "predict";
+pub(super) const PREDICT: &str = "predict";
 
 /// The one of the services of the cloud, which boots machines.
-const CONTROL: &str = "control";
+pub(super) const CONTROL: &str = "control";
 
 /// The one with programs in Python.
-const MEMORY: &str = "memory";
+pub(super) const MEMORY: &str = "memory";
 
 /// What ends the names of benchmarks that run `--via tls` and `--via vm`.
-const VIA_TLS: &str = "_tls";
-const VIA_VM: &str = "_vm";
-
-/// What `weft` is told to measure.
-fn command(name: &str) -> Vec<&str> {
-    for (end, via) in [(VIA_TLS, "tls"), (VIA_VM, "vm")] {
-        if let Some(plain) = name.strip_suffix(end) {
-            return vec!["bench", plain, "--via", via];
-        }
-    }
-    if name == PREDICT { vec!["sim", name] } else { vec!["bench", name] }
-}
-
-fn in_words(name: &str) -> String {
-    command(name).join(" ")
-}
-
-/// Runs the benchmarks that are named, or all, and writes the page from all documents there are;
-/// or only writes that.
-pub(crate) fn run(only: &[String], page_alone: bool) -> Result<()> {
-    if page_alone {
-        return write_page(&root().join(RESULTS));
-    }
-    if let Some(unknown) = only.iter().find(|name| BENCHES.iter().all(|b| b.name != *name)) {
-        let known: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
-        bail!("no benchmark is called {unknown}; there are {}", known.join(", "));
-    }
-    ensure!(is_committed()?, "there are changes: commit them first, for figures name their commit");
-    let python = setup::all()?;
-    programs::build(dist::PROFILE)?;
-    let examples = programs::compile_examples(dist::PROFILE, &python)?;
-    let results = root().join(RESULTS);
-    fs::create_dir_all(&results)?;
-    for bench in &BENCHES {
-        if only.is_empty() || only.iter().any(|name| name == bench.name) {
-            eprintln!("{} …", bench.name);
-            let document = match bench.name {
-                name if name == CONTROL || name.ends_with(VIA_VM) => {
-                    let guest = programs::bench_guest_image(&examples)?;
-                    measure(name, &examples, &["--guest".as_ref(), guest.as_os_str()])?
-                }
-                name if name == MEMORY => {
-                    let train = root().join("examples/python/train.py");
-                    let interpreter = python.interpreter();
-                    let more = [
-                        "--python".as_ref(),
-                        interpreter.as_os_str(),
-                        "--train".as_ref(),
-                        train.as_os_str(),
-                    ];
-                    measure(name, &examples, &more)?
-                }
-                name => measure(name, &examples, &[])?,
-            };
-            let text = serde_json::to_string_pretty(&document)? + "\n";
-            fs::write(document_path(&results, bench.name), text)?;
-        }
-    }
-    write_page(&results)
-}
-
-/// Whether the checkout is its commit, but for what this writes.
-fn is_committed() -> Result<bool> {
-    let mut status = Command::new("git");
-    status.current_dir(root()).args(["status", "--porcelain", "--untracked-files=no", "--", "."]);
-    status.args([RESULTS, PAGE].map(|written| format!(":(exclude){written}")));
-    let output = status.output().context("cannot start git")?;
-    ensure!(output.status.success(), "git status: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(output.stdout.is_empty())
-}
-
-fn measure(name: &str, examples: &Path, more: &[&OsStr]) -> Result<Value> {
-    let mut weft = Command::new(profile_dir(dist::PROFILE).join("weft"));
-    document_of(weft.args(command(name)).args(["--json", "--programs"]).arg(examples).args(more))
-}
-
-/// The document that a benchmark prints.
-fn document_of(command: &mut Command) -> Result<Value> {
-    let what = format!("{command:?}");
-    let output = command.stderr(Stdio::inherit()).output();
-    let output = output.with_context(|| format!("cannot start {what}"))?;
-    serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("{what} printed no document: {}", output.status))
-}
-
-fn document_path(results: &Path, name: &str) -> PathBuf {
-    results.join(name).with_extension("json")
-}
-
-/// Rewrites the page's figures.
-fn write_page(results: &Path) -> Result<()> {
-    let page = root().join(PAGE);
-    let text = fs::read_to_string(&page)?;
-    let parts = (text.split_once(MARKS[0]), text.split_once(MARKS[1]));
-    let (Some((head, _)), Some((_, tail))) = parts else {
-        bail!("{PAGE} lacks the marks between which its figures stand");
-    };
-    let mut middle = String::new();
-    middle.push_str("| command | mode | figure | measured | goal | |\n|---|---|---|---|---|---|\n");
-    let (mut windows, mut details) = (String::new(), String::new());
-    for bench in &BENCHES {
-        let Ok(text) = fs::read_to_string(document_path(results, bench.name)) else {
-            // Its goals are not met by that nobody looked.
-            add_rows(&mut middle, bench, &Value::Null);
-            continue;
-        };
-        let document: Value = serde_json::from_str(&text)?;
-        ensure_full(bench.name, &document)?;
-        add_rows(&mut middle, bench, &document);
-        let _ = writeln!(
-            windows,
-            "- `{}`: {}; {}; {}{}; commit `{}`.",
-            bench.name,
-            word(&document, "window"),
-            word(&document, "machine"),
-            stolen(&document),
-            repeated(&document),
-            word(&document, "commit")
-        );
-        for (figures, why) in voids(&document) {
-            let _ = writeln!(windows, "  - void: `{}`: {why}.", figures.join("`, `"));
-        }
-        add_details(&mut details, bench.name, &document);
-    }
-    let [begin, end] = MARKS;
-    let figures = format!("{begin}{middle}\nWindows:\n\n{windows}\n{details}{end}");
-    fs::write(&page, format!("{head}{figures}{tail}"))?;
-    Ok(())
-}
-
-/// Refuses a document of a quick run, whose figures mean little and count however busy the machine
-/// was. Documents from before that was said are taken for full ones.
-fn ensure_full(name: &str, document: &Value) -> Result<()> {
-    let is_quick = document.get("quick").and_then(Value::as_bool).unwrap_or(false);
-    ensure!(!is_quick, "{RESULTS}/{name}.json is of a quick run: measure it without --quick");
-    let is_part = document.get("only").is_some();
-    ensure!(!is_part, "{RESULTS}/{name}.json is of a part: measure it without --only");
-    Ok(())
-}
-
-/// Every figure of a document, folded away.
-fn add_details(text: &mut String, name: &str, document: &Value) {
-    let command = in_words(name);
-    let _ = writeln!(text, "<details><summary>all of <code>{command}</code></summary>\n");
-    text.push_str("| | |\n|---|---|\n");
-    for part in ["figures", "baselines", "controls"] {
-        let Some(Value::Object(figures)) = document.get(part) else { continue };
-        for (key, value) in figures {
-            let value = value.as_f64().map_or_else(|| value.to_string(), shown);
-            let _ = writeln!(text, "| {part}: `{key}` | {value} |");
-        }
-    }
-    for figure in voids(document).flat_map(|(figures, _)| figures) {
-        let _ = writeln!(text, "| `{figure}` | void |");
-    }
-    text.push_str("\n</details>\n\n");
-}
-
-fn add_rows(table: &mut String, bench: &Bench, document: &Value) {
-    for (index, Row(key, what, goal)) in bench.rows.iter().enumerate() {
-        let command =
-            if index == 0 { format!("`{}`", in_words(bench.name)) } else { String::new() };
-        let mode = if index == 0 { word(document, "mode") } else { "" };
-        let value = ["figures", "controls", "baselines"]
-            .iter()
-            .find_map(|part| document.get(part)?.get(key)?.as_f64());
-        let absent = if is_void(document, key) { "void" } else { "not measured" };
-        let measured = value.map_or_else(|| absent.to_owned(), shown);
-        let (goal, verdict) = match (goal, value) {
-            (Told, _) => (String::new(), ""),
-            (AtMost(most), value) => {
-                (format!("≤ {}", shown(*most)), verdict(value.map(|value| value <= *most)))
-            }
-            (AtLeast(least), value) => {
-                (format!("≥ {}", shown(*least)), verdict(value.map(|value| value >= *least)))
-            }
-        };
-        let _ =
-            writeln!(table, "| {command} | {mode} | {what} | {measured} | {goal} | {verdict} |");
-    }
-}
-
-fn word<'a>(document: &'a Value, key: &str) -> &'a str {
-    document.get(key).and_then(Value::as_str).unwrap_or("not stated")
-}
-
-/// How much of the processors' time a hypervisor took away while it was measured.
-fn stolen(document: &Value) -> String {
-    document.get("stolen").and_then(Value::as_f64).map_or_else(
-        || "nobody looked whether processors were taken away".to_owned(),
-        |part| format!("{} % of the processors' time taken away", shown(part * 100.0)),
-    )
-}
-
-/// How many runs were void and done again, if any were.
-fn repeated(document: &Value) -> String {
-    let runs = document.get("repeated").and_then(Value::as_array).map_or(0, Vec::len);
-    if runs == 0 { String::new() } else { format!("; {runs} void runs were done again") }
-}
-
-fn verdict(met: Option<bool>) -> &'static str {
-    match met {
-        Some(true) => "met",
-        Some(false) => "**missed**",
-        None => "",
-    }
-}
-
-/// Four significant digits at most.
-fn shown(value: f64) -> String {
-    let digits = match value.abs() {
-        0.0 => 0,
-        small if small < 0.1 => 5,
-        small if small < 10.0 => 3,
-        middle if middle < 100.0 => 1,
-        _ => 0,
-    };
-    let text = format!("{value:.digits$}");
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text
-    }
-}
+pub(super) const VIA_TLS: &str = "_tls";
+pub(super) const VIA_VM: &str = "_vm";
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use serde_json::Value;
+
+    use super::super::{RESULTS, document_path, in_words};
     use super::*;
-
-    #[test]
-    fn a_document_of_a_quick_run_is_refused() {
-        let document = |quick: Value| serde_json::json!({"mode": "paced", "quick": quick});
-        let error = ensure_full("call", &document(true.into())).unwrap_err().to_string();
-        assert!(error.contains("real/call.json is of a quick run"), "{error}");
-        ensure_full("call", &document(false.into())).unwrap();
-        ensure_full("call", &serde_json::json!({"mode": "paced"})).unwrap();
-    }
-
-    #[test]
-    fn figures_are_short_and_goals_judged() {
-        assert_eq!(shown(0.998_84), "0.999");
-        assert_eq!(shown(166.4), "166");
-        assert_eq!(shown(0.000_04), "0.00004");
-        assert_eq!(shown(0.0), "0");
-        let bench = Bench { name: "x", rows: &[Row("a", "A", AtMost(1.0)), Row("b", "B", Told)] };
-        let document = serde_json::json!({"mode": "real", "figures": {"a": 1.5}});
-        let mut table = String::new();
-        add_rows(&mut table, &bench, &document);
-        let expected =
-            "| `bench x` | real | A | 1.5 | ≤ 1 | **missed** |\n|  |  | B | not measured |  |  |\n";
-        assert_eq!(table, expected);
-    }
-
-    #[test]
-    fn what_is_void_is_neither_a_figure_nor_forgotten() {
-        let rows =
-            &[Row("small", "S", AtMost(1.0)), Row("large", "L", AtMost(1.0)), Row("no", "N", Told)];
-        let bench = Bench { name: "x", rows };
-        let document = serde_json::json!({"mode": "paced", "figures": {"large": 0.5},
-            "void": [{"figures": ["small", "other"], "late_share": [0.05], "why": "too busy"}]});
-        let (mut table, mut details) = (String::new(), String::new());
-        add_rows(&mut table, &bench, &document);
-        let expected = "| `bench x` | paced | S | void | ≤ 1 |  |\n|  |  | L | 0.5 | ≤ 1 | met |\n\
-            |  |  | N | not measured |  |  |\n";
-        assert_eq!(table, expected);
-        add_details(&mut details, "x", &document);
-        assert!(details.contains("| `small` | void |\n| `other` | void |\n"), "{details}");
-    }
+    use crate::shell::root;
 
     /// Texts in quotes of what measures `--via tls` and `--via vm`.
     fn quoted() -> Vec<String> {
