@@ -28,6 +28,13 @@ pub fn waited(since_ms: u64) -> Duration {
     lock().waited(since_ms, Instant::now())
 }
 
+/// How long the wall clock has gone on as the other one does, as far as this process has seen.
+#[must_use]
+pub fn steady() -> Duration {
+    let _ = now_ms();
+    lock().steady(Instant::now())
+}
+
 fn lock() -> std::sync::MutexGuard<'static, Readings> {
     static READINGS: Mutex<Readings> = Mutex::new(Readings(Vec::new()));
     READINGS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -52,6 +59,11 @@ impl Readings {
     /// What the wall clock says then.
     fn says(&self, now: Instant) -> Option<u64> {
         self.0.last().map(|(ms, at)| ms.saturating_add(passed_ms(*at, now)))
+    }
+
+    /// Since the last step.
+    fn steady(&self, now: Instant) -> Duration {
+        self.0.last().map_or(Duration::ZERO, |(_, at)| now.saturating_duration_since(*at))
     }
 
     /// Since the latest instant at which the wall clock said so: where it was set back, it did so
@@ -113,6 +125,17 @@ mod tests {
         let now_ms = 10_000_000 + 3 * 3_600_000;
         assert_eq!(readings.waited(now_ms + 30_000, now), Duration::ZERO);
         assert_eq!(readings.waited(now_ms - 30_000, now), 30 * S);
+    }
+
+    #[test]
+    fn a_clock_is_steady_since_it_was_set_last() {
+        let (mut readings, begun) = (Readings(Vec::new()), Instant::now());
+        assert_eq!(readings.steady(begun), Duration::ZERO);
+        readings.read(10_000_000, begun);
+        readings.read(10_005_000, begun + 5 * S);
+        assert_eq!(readings.steady(begun + 6 * S), 6 * S);
+        readings.read(900_000_000, begun + 7 * S);
+        assert_eq!(readings.steady(begun + 9 * S), 2 * S);
     }
 
     #[test]

@@ -58,6 +58,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A step that is being done is waited for so long, before the lease is given back.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 
+/// The wall clock must have gone on for so long before anything is forgotten by it: one that was
+/// ahead when the machine started, and is put right soon, takes nobody's bills away.
+const STEADY: Duration = Duration::from_secs(3_600);
+
+/// What ended is looked for so often.
+const FORGET_EVERY: Duration = Duration::from_secs(600);
+
 /// How often nodes that do not answer are asked again.
 const LISTEN_EVERY: Duration = Duration::from_secs(2);
 
@@ -618,13 +625,31 @@ fn go_on(engine: &Engine, endpoints: &[(String, String)]) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Forgets what ended longer ago than it is to be kept.
-fn forget_ended(store: &dyn Store, keep: Option<Duration>) {
-    let Some(keep) = keep else { return };
-    match sweep::forget(store, keep, clock::now_ms()) {
-        Ok(0) => {}
-        Ok(instances) => tracing::info!(instances, "what ended long ago is forgotten"),
-        Err(error) => tracing::warn!(%error, "what ended long ago cannot be forgotten now"),
+/// What ended long ago goes, a bounded part at a time.
+struct Forgetting {
+    keep: Option<Duration>,
+    next: Instant,
+}
+
+impl Forgetting {
+    /// Forgets a part of what ended longer ago than it is to be kept, if that is due; by a clock
+    /// that has proved itself.
+    fn go_on(&mut self, store: &dyn Store) {
+        let Some(keep) = self.keep.filter(|_| Instant::now() >= self.next) else { return };
+        if clock::steady() < STEADY {
+            return;
+        }
+        self.next = Instant::now() + FORGET_EVERY;
+        match sweep::forget(store, keep, clock::now_ms()) {
+            Ok(sweep::Forgotten { instances: 0, .. }) => {}
+            Ok(sweep::Forgotten { instances, is_all }) => {
+                tracing::info!(instances, "what ended long ago is forgotten");
+                if !is_all {
+                    self.next = Instant::now();
+                }
+            }
+            Err(error) => tracing::warn!(%error, "what ended long ago cannot be forgotten now"),
+        }
     }
 }
 
@@ -639,16 +664,17 @@ fn sweep_always(
             tracing::warn!(%error, "what was begun cannot be looked at now");
             thread::sleep(LISTEN_EVERY);
         }
+        let mut forgetting = Forgetting { keep, next: Instant::now() };
         loop {
             match sweep::sweep(&engine) {
                 Ok(swept) if swept == sweep::Swept::default() => {}
                 Ok(swept) => tracing::info!(?swept, "found what should not be there"),
                 Err(failure) => tracing::warn!(why = failure.words, "cannot look everywhere"),
             }
-            forget_ended(engine.world().store.as_ref(), keep);
             let next = Instant::now() + Duration::from_secs(every_s);
             while every_s == 0 || Instant::now() < next {
                 thread::sleep(LISTEN_EVERY);
+                forgetting.go_on(engine.world().store.as_ref());
                 if sweep::ask_unreachable(engine.world()) {
                     break;
                 }

@@ -25,7 +25,7 @@ const MIB_OF_CGPU: u64 = 1_024;
 /// Instances that are forgotten in one transaction: others write in between.
 const FORGOTTEN_AT_ONCE: u32 = 100;
 
-/// Such transactions of one sweep: what more there is goes with the next one.
+/// Such transactions at once: what more there is goes later.
 const FORGETTING_MAX: u32 = 100;
 
 /// Why an instance failed whose VM nobody knows any longer.
@@ -113,17 +113,27 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     failed.map_or(Ok(swept), Err)
 }
 
-/// Forgets what ended longer ago than it is to be kept, by the wall clock; how many instances.
+/// What [`forget`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forgotten {
+    /// So many instances are forgotten.
+    pub instances: u64,
+    /// There was no more.
+    pub is_all: bool,
+}
+
+/// Forgets some of what ended longer ago than it is to be kept, by the wall clock.
 ///
 /// # Errors
 /// The store's; what was forgotten before is.
-pub fn forget(store: &dyn Store, keep: Duration, now_ms: u64) -> Result<u64, StoreError> {
+pub fn forget(store: &dyn Store, keep: Duration, now_ms: u64) -> Result<Forgotten, StoreError> {
     let before_ms = now_ms.saturating_sub(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
-    let mut forgotten = 0;
+    let mut forgotten = Forgotten { instances: 0, is_all: false };
     for _ in 0..FORGETTING_MAX {
         let some = store.forget(before_ms, FORGOTTEN_AT_ONCE)?;
-        forgotten += some;
-        if some < u64::from(FORGOTTEN_AT_ONCE) {
+        forgotten.instances += some;
+        forgotten.is_all = some < u64::from(FORGOTTEN_AT_ONCE);
+        if forgotten.is_all {
             break;
         }
     }

@@ -34,11 +34,12 @@ use std::os::fd::IntoRawFd;
 use std::path::PathBuf;
 use std::slice;
 
+use weft_device::DevicePage;
 use weft_device::soft::SoftDevice;
 use weft_wire::Status;
 use weft_wire::handshake::{Answer, Hello, RefusalCode};
 
-use crate::device::{DirectSpecError, SoftSpec, page};
+use crate::device::{DirectSpecError, SoftSpec};
 use crate::direct::Direct;
 use crate::open::{OpenError, Opened, open};
 
@@ -124,7 +125,9 @@ fn open_soft(hello: &[u8], spec: &str) -> Result<Opened<SoftDevice>, (RefusalCod
     let spec =
         spec.map_err(|error: DirectSpecError| (RefusalCode::Malformed, error.to_string()))?;
     let page_file = std::env::var_os("WEFT_DIRECT_PAGE").map(PathBuf::from);
-    let build = |ground| spec.build(ground, page_file.as_deref().map(page).transpose()?);
+    let page = page_file
+        .map(|file| DevicePage::of_file(&file).map_err(|source| OpenError::Page { file, source }));
+    let build = |ground| spec.build(ground, page.transpose()?);
     open(&hello, build).map_err(|error: OpenError| {
         let code = match &error {
             OpenError::Spec(_) | OpenError::Hello(_) | OpenError::Page { .. } => {

@@ -1,6 +1,5 @@
 //! The device that `WEFT_DEVICE` names, in the program's own process.
 
-use std::fs::OpenOptions;
 use std::path::Path;
 
 use weft_device::LocalFrames;
@@ -9,7 +8,6 @@ use weft_device::soft::{
     Clock, FrameStore, MemoryConfig, ModelError, PacedModel, SoftClock, SoftConfig, SoftDevice,
 };
 use weft_device::{BackendConfig, DeviceName, DevicePage, NameError};
-use weft_ring::{Access, MapError, MemoryFile};
 
 use crate::open::{Ground, OpenError};
 
@@ -94,18 +92,6 @@ impl SoftSpec {
     }
 }
 
-/// The page that a file has, of whoever started this process.
-///
-/// # Errors
-/// [`OpenError::Page`] when there is no such file, or it is too short.
-pub(crate) fn page(file: &Path) -> Result<DevicePage, OpenError> {
-    let refused = |source| OpenError::Page { file: file.to_owned(), source };
-    let opened = OpenOptions::new().read(true).write(true).open(file);
-    let opened = opened.map_err(|source| refused(MapError::Os { what: "opening it", source }))?;
-    let memory = MemoryFile::trusted(opened.into()).and_then(|file| file.map(Access::ReadWrite));
-    memory.and_then(|memory| DevicePage::open(&memory)).map_err(refused)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,19 +106,6 @@ mod tests {
         assert!(error.contains("weft run --direct --device cuda:1"), "{error}");
         let error = SoftSpec::parse("quick", None).unwrap_err().to_string();
         assert!(error.contains("WEFT_DEVICE") && error.contains("quick"), "{error}");
-    }
-
-    #[test]
-    fn a_page_that_is_no_page_is_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("page");
-        let why = |file: &Path| page(file).unwrap_err().to_string();
-        let text = why(&file);
-        assert!(text.contains(&file.display().to_string()) && text.contains("opening"), "{text}");
-        std::fs::write(&file, "").unwrap();
-        assert!(why(&file).contains("size of 0 bytes"));
-        std::fs::write(&file, [0; 4096]).unwrap();
-        assert_eq!(page(&file).unwrap().totals(), weft_device::DeviceTotals::default());
     }
 
     #[test]

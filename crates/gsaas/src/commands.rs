@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Serialize;
 use weft_api::v1::{
     Attachment, Client, ClientError, Instance, InstanceState, Kind, NewBatch, Variable, new_key,
@@ -168,9 +168,9 @@ fn launch_batch(client: &Client, arguments: &Arguments, new: &NewBatch) -> Resul
                      leave -count out";
         if is_unknown { error.context(words) } else { error }
     })?;
-    let (made, failed) = match arguments.no_wait {
+    let (made, mut failed) = match arguments.no_wait {
         true => (begun.instances, Vec::new()),
-        false => all_ready(client, begun.instances, arguments.patience)?,
+        false => all_ready(client, begun.instances, arguments.patience),
     };
     let ids: Vec<&str> = made.iter().map(|one| one.id.as_str()).collect();
     if arguments.json {
@@ -181,8 +181,16 @@ fn launch_batch(client: &Client, arguments: &Arguments, new: &NewBatch) -> Resul
     if failed.is_empty() {
         return Ok(());
     }
-    let words: Vec<String> = failed.iter().map(|error| format!("{error:#}")).collect();
-    bail!("{} of {} VMs are ready: {}", made.len(), new.count, words.join("; "))
+    let mut words = vec![format!("{} of {} VMs are ready", made.len(), new.count)];
+    // The first that was refused or not answered says with which code this ends.
+    let at = failed.iter().position(|error| error.is::<ClientError>());
+    let lost = at.map(|at| failed.remove(at));
+    words.extend(failed.iter().map(|error| format!("{error:#}")));
+    let words = words.join("; ");
+    Err(match lost {
+        Some(error) => error.context(words),
+        None => anyhow!(words),
+    })
 }
 
 /// Whether what refused has never heard of batches.
@@ -192,25 +200,33 @@ fn knows_no_batches(error: &ClientError) -> bool {
         if problem.kind == Kind::NotFound && is_path(&problem.detail))
 }
 
-/// Waits for each: those that are ready, and why the others are not. While nobody answers the
-/// rest is not waited for.
+/// Waits for each: those that are ready, and why the others are not. Once nobody answers the rest
+/// is not waited for.
 fn all_ready(
     client: &Client,
     begun: Vec<Instance>,
     patience: Duration,
-) -> Result<(Vec<Instance>, Vec<anyhow::Error>)> {
-    let ids: Vec<String> = begun.iter().map(|one| one.id.clone()).collect();
+) -> (Vec<Instance>, Vec<anyhow::Error>) {
     let (mut made, mut failed) = (Vec::new(), Vec::new());
-    for instance in begun {
+    let mut begun = begun.into_iter();
+    while let Some(instance) = begun.next() {
         match ready(client, instance, patience) {
             Ok(instance) => made.push(instance),
-            Err(error) if error.is::<ClientError>() => {
-                return Err(error.context(format!("VMs that were accepted: {}", ids.join(", "))));
+            Err(error) => {
+                let is_silent = matches!(
+                    error.downcast_ref(),
+                    Some(ClientError::Unreachable { .. } | ClientError::Unanswered { .. })
+                );
+                failed.push(error);
+                let left: Vec<String> =
+                    if is_silent { begun.by_ref().map(|one| one.id).collect() } else { Vec::new() };
+                if !left.is_empty() {
+                    failed.push(anyhow!("not waited for: {}", left.join(", ")));
+                }
             }
-            Err(error) => failed.push(error),
         }
     }
-    Ok((made, failed))
+    (made, failed)
 }
 
 /// So many VMs "are".

@@ -176,16 +176,29 @@ fn what_becomes_of_one_vm_of_several_is_told_with_those_that_are_ready() {
     let (output, words) = gsaas(&url, &batch);
     server.join().unwrap();
     assert_eq!((output.status.code(), printed(&output).as_str()), (Some(1), "i1"), "{words}");
-    let told = "1 of 2 VMs are ready: i2 came to nothing: no disk";
+    let told = "1 of 2 VMs are ready; i2 came to nothing: no disk";
     assert!(words.contains(told), "{words}");
-    // Nobody answers any longer: all that were accepted are named.
-    let (url, server) = serve(vec![Act::Say(202, BEGUN), Act::Hang]);
-    let (output, words) = gsaas(&url, &batch);
-    server.join().unwrap();
-    assert_eq!(output.status.code(), Some(4), "{words}");
-    for told in ["VMs that were accepted: i1, i2", "VM i2 was accepted; gsaas -show -id=i2"] {
+    // Nobody answers any longer: what is ready is told, and the rest is named.
+    let begun = BEGUN.replacen("ready", "building", 1);
+    for (begun, ready, told) in [
+        (BEGUN, "i1", "1 of 2 VMs are ready: VM i2 was accepted; gsaas -show -id=i2"),
+        (begun.leak(), "", "0 of 2 VMs are ready; not waited for: i2: VM i1 was accepted; "),
+    ] {
+        let (url, server) = serve(vec![Act::Say(202, begun), Act::Hang]);
+        let (output, words) = gsaas(&url, &batch);
+        server.join().unwrap();
+        assert_eq!((output.status.code(), printed(&output).as_str()), (Some(4), ready), "{words}");
         assert!(words.contains(told), "{words}");
     }
+    // One that is refused keeps nobody from hearing of the other.
+    let both = BEGUN.replacen("ready", "building", 1);
+    let acts =
+        vec![Act::Say(202, both.leak()), Act::Say(404, NOT_FOUND), Act::Say(200, SECOND_READY)];
+    let (url, server) = serve(acts);
+    let (output, words) = gsaas(&url, &batch);
+    server.join().unwrap();
+    assert_eq!((output.status.code(), printed(&output).as_str()), (Some(1), "i2"), "{words}");
+    assert!(words.contains("1 of 2 VMs are ready: VM i1 was accepted"), "{words}");
 }
 
 #[test]

@@ -94,7 +94,8 @@ fn bars(
     rows: &mut Rows,
 ) -> Result<()> {
     let policies = if context.quick { &QUICK[..] } else { &POLICIES[..] };
-    let name = |measure, policy| format!("{}_{measure}_{policy}_{}", figure.0, program.0);
+    let name =
+        |measure: &str, policy: &str| format!("{}_{measure}_{policy}_{}", figure.0, program.0);
     let alone = alone(context, direct, program, spans.alone_s);
     let alone = document.held(alone, policies.iter().map(|policy| name("overhead", policy)))?;
     for &policy in policies {
@@ -223,7 +224,8 @@ fn figure11(context: &Context, document: &mut Document, direct: &Host, spans: Sp
     let policies = ["fair", "credit_poll", "unmanaged"];
     let sizes = if context.quick { &QUICK_US[..] } else { &BACKGROUND_US[..] };
     for program in [MM, HS] {
-        let name = |policy, us| format!("figure11_run_time_{policy}_{}_{us}us", program.0);
+        let name =
+            |policy: &str, us: u64| format!("figure11_run_time_{policy}_{}_{us}us", program.0);
         let all = policies.iter().flat_map(|policy| sizes.iter().map(|&us| name(policy, us)));
         let alone = alone(context, direct, program, spans.alone_s);
         let Some(alone) = document.held(alone, all)? else {

@@ -1,6 +1,5 @@
 //! Starting the programs that benchmarks measure.
 
-use std::fs::File;
 use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,9 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;
-use weft_device::{DEVICE_PAGE_BYTES, DevicePage, DeviceTotals};
+use weft_device::{DevicePage, DeviceTotals};
 use weft_node::admin::{DeviceReport, Stats};
-use weft_ring::{Access, MemoryFile, PAGE};
 
 use super::Context;
 use super::via::Remote;
@@ -235,10 +233,9 @@ pub(crate) struct DirectPage {
 impl DirectPage {
     fn create(folder: &Path) -> Result<Self> {
         let file = folder.join("page");
-        let opened = File::options().read(true).write(true).create_new(true).open(&file)?;
-        opened.set_len(DEVICE_PAGE_BYTES.next_multiple_of(PAGE) as u64)?;
-        let memory = MemoryFile::trusted(opened.into())?.map(Access::ReadWrite)?;
-        Ok(Self { file, page: DevicePage::open(&memory)? })
+        let page = DevicePage::create(&file);
+        let page = page.with_context(|| format!("cannot make {}", file.display()))?;
+        Ok(Self { file, page })
     }
 
     fn executions(&self) -> Executions {

@@ -11,10 +11,14 @@
 
 mod patience;
 
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weft_ring::{Cells, MapError, SharedMemory, Standing, TURNSTILE_BYTES, Turnstile};
+use weft_ring::{
+    Access, Cells, MapError, MemoryFile, PAGE, SharedMemory, Standing, TURNSTILE_BYTES, Turnstile,
+};
 
 use self::patience::Patience;
 use crate::clock;
@@ -70,6 +74,31 @@ impl DevicePage {
     pub fn open(memory: &Arc<SharedMemory>) -> Result<Self, MapError> {
         let (words, turnstile) = (memory.cells(0, WORDS)?, Turnstile::view(memory, TURNSTILE)?);
         Ok(Self { words, turnstile, patience: None })
+    }
+
+    /// The page of a new file.
+    ///
+    /// # Errors
+    /// [`MapError`] when it is there already, or cannot be made.
+    pub fn create(file: &Path) -> Result<Self, MapError> {
+        let made = File::options().read(true).write(true).create_new(true).open(file);
+        let made = made.map_err(|source| MapError::Os { what: "creating it", source })?;
+        let bytes = DEVICE_PAGE_BYTES.next_multiple_of(PAGE) as u64;
+        made.set_len(bytes).map_err(|source| MapError::Os { what: "making room", source })?;
+        Self::mapped(made)
+    }
+
+    /// The page of a file of somebody who does not shrink it, such as whoever started this process.
+    ///
+    /// # Errors
+    /// [`MapError`] when it is not there, or is too small.
+    pub fn of_file(file: &Path) -> Result<Self, MapError> {
+        let found = File::options().read(true).write(true).open(file);
+        Self::mapped(found.map_err(|source| MapError::Os { what: "opening it", source })?)
+    }
+
+    fn mapped(file: File) -> Result<Self, MapError> {
+        Self::open(&MemoryFile::trusted(file.into())?.map(Access::ReadWrite)?)
     }
 
     /// The same view for a participant whose turns a gate gives out: `turn` is the number of the
@@ -210,6 +239,24 @@ mod tests {
             assert!(clock::now_ns() - began < 60_000_000_000, "the device hangs");
         }
         page.leave(9);
+    }
+
+    #[test]
+    fn a_page_of_a_file_is_seen_by_whoever_made_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("page");
+        let why = |page: Result<DevicePage, MapError>| match page.unwrap_err() {
+            MapError::Os { what, .. } => what.to_owned(),
+            error => error.to_string(),
+        };
+        assert_eq!(why(DevicePage::of_file(&file)), "opening it");
+        let made = DevicePage::create(&file).unwrap();
+        assert_eq!(why(DevicePage::create(&file)), "creating it");
+        DevicePage::of_file(&file).unwrap().count(7, Kept::Late);
+        let expected = DeviceTotals { busy_ns: 7, executions: 1, overruns: 0, late: 1 };
+        assert_eq!(made.totals(), expected);
+        std::fs::write(&file, "").unwrap();
+        assert!(why(DevicePage::of_file(&file)).contains("size of 0 bytes"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("0003.sql"),
     include_str!("0004.sql"),
     include_str!("0005.sql"),
+    include_str!("0006.sql"),
 ];
 
 /// Brings a database up to date. Of several replicas that start, one does it and the others wait.
