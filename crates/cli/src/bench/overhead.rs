@@ -116,9 +116,7 @@ fn remoted(
     (us, sync): (u64, bool),
     spans: Spans,
 ) -> Result<Cost> {
-    direct.judged(context, || {
-        Host::again(context, start, |node| measure(context, (direct, node), us, sync, spans))
-    })
+    direct.beside(context, start, |node| measure(context, (direct, node), us, sync, spans))
 }
 
 /// A line of Figure 2 in three numbers, of which those are void that are of a void point.

@@ -82,6 +82,23 @@ impl Host {
         ran.map(|(result, _)| result)
     }
 
+    /// Does something on this native baseline and on what `start` starts, which are judged together.
+    pub(crate) fn beside<T>(
+        &self,
+        context: &Context,
+        start: impl Fn() -> Result<Self>,
+        mut run: impl FnMut(&Self) -> Result<T>,
+    ) -> Result<T> {
+        let ran = until_it_counts(context, RUNS_MAX, || {
+            let host = start()?;
+            let before = (host.executions()?, self.executions()?);
+            let result = run(&host)?;
+            let native = self.executions()?.since(before.1);
+            Ok((result, host.executions()?.since(before.0).worse(native)))
+        });
+        ran.map(|(result, _)| result)
+    }
+
     /// Does something on a daemon with these settings. What happened on a paced device counts only
     /// if the device kept to its model ([`Kept`]); else it is done again, on another daemon, a few
     /// times at most.
@@ -155,10 +172,16 @@ impl Host {
     }
 
     fn executions(&self) -> Result<Executions> {
-        if let Self::Direct { page, .. } = self {
-            return Ok(page.as_ref().map_or_else(Executions::default, DirectPage::executions));
+        match self {
+            Self::Direct { page, .. } => {
+                Ok(page.as_ref().map_or_else(Executions::default, DirectPage::executions))
+            }
+            // A genuine GPU keeps to no model.
+            Self::Driver { .. } => Ok(Executions::default()),
+            Self::Node(_) | Self::Remote(_) => {
+                Ok(Executions::of(&self.daemon()?.sockets().connect()?.stats()?))
+            }
         }
-        Ok(Executions::of(&self.daemon()?.sockets().connect()?.stats()?))
     }
 
     /// The daemon, if this is one.
@@ -581,6 +604,24 @@ mod tests {
         let late = Kept { late: 0.021, ..kept };
         assert!(late.check().unwrap_err().to_string().contains("began late"));
         Kept { unmanaged: true, ..late }.check().unwrap();
+    }
+
+    #[test]
+    fn a_native_baseline_is_judged_if_its_device_is_paced() {
+        let context = Context::new(PathBuf::new(), false);
+        let folder = || tempfile::tempdir().unwrap();
+        let driver = Host::Driver { scratch: folder() };
+        assert_eq!(driver.judged(&context, || Ok(7)).unwrap(), 7);
+        let scratch = folder();
+        let page = DirectPage::create(scratch.path()).unwrap();
+        let direct = Host::Direct { device: "soft:paced".to_owned(), page: Some(page), scratch };
+        let mut runs = 0;
+        let run = || {
+            runs += 1;
+            Ok(runs)
+        };
+        // Nothing was executed: nothing was late.
+        assert_eq!(direct.judged(&context, run).unwrap(), 1);
     }
 
     #[test]

@@ -705,7 +705,8 @@ fn what_ended_long_ago_is_forgotten(place: &Place) {
     assert_eq!(store.operation("op-k-end").unwrap().unwrap().1.len(), 1);
     // What is kept for 15 ms, 45 ms after the beginning.
     let keep = std::time::Duration::from_millis(15);
-    assert_eq!(weft_control::sweep::forget(store.as_ref(), keep, 45).unwrap(), 1);
+    let forgotten = weft_control::sweep::forget(store.as_ref(), keep, 45).unwrap();
+    assert_eq!(forgotten, weft_control::sweep::Forgotten { instances: 1, is_all: true });
     assert_eq!(known(), ["i", "l"]);
     assert_eq!(store.forget(u64::from(u32::MAX), 9).unwrap(), 1);
     assert_eq!(known(), ["l"], "what has not ended is not forgotten");

@@ -245,13 +245,10 @@ mod tests {
     fn a_page_of_a_file_is_seen_by_whoever_made_it() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("page");
-        let why = |page: Result<DevicePage, MapError>| match page.unwrap_err() {
-            MapError::Os { what, .. } => what.to_owned(),
-            error => error.to_string(),
-        };
-        assert_eq!(why(DevicePage::of_file(&file)), "opening it");
+        let why = |page: Result<DevicePage, MapError>| page.unwrap_err().to_string();
+        assert_eq!(why(DevicePage::of_file(&file)), "opening it failed");
         let made = DevicePage::create(&file).unwrap();
-        assert_eq!(why(DevicePage::create(&file)), "creating it");
+        assert_eq!(why(DevicePage::create(&file)), "creating it failed");
         DevicePage::of_file(&file).unwrap().count(7, Kept::Late);
         let expected = DeviceTotals { busy_ns: 7, executions: 1, overruns: 0, late: 1 };
         assert_eq!(made.totals(), expected);

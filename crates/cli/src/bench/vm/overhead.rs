@@ -27,20 +27,17 @@ pub(super) fn run(context: &Context) -> Result<Document> {
     let words = ["guest-sizes.sh".to_owned(), run_us.to_string()];
     let words = words.each_ref().map(String::as_str);
     let direct = Host::direct(true)?;
-    let booted = || {
-        Host::on_node(context, true, &[], |host| {
-            let (mut reports, mut beside, mut echoes) = (Vec::new(), Vec::new(), Vec::new());
-            for _ in 0..runs {
-                let machine = Machine { name: "vm", weight: 1, flags: &[], words: &words };
-                reports.extend(machine.run(context, host.daemon()?)?);
-                let both = [figure_2(context, &direct, run_us)?, figure_2(context, host, run_us)?];
-                beside.push(both);
-                echoes.push(Tcp::measure(context, host.daemon()?)?.echo_us);
-            }
-            Ok((reports, beside, echoes))
-        })
-    };
-    let (reports, beside, echoes) = direct.judged(context, booted)?;
+    let start = || Host::node(true, &[]);
+    let (reports, beside, echoes) = direct.beside(context, start, |host| {
+        let (mut reports, mut beside, mut echoes) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..runs {
+            let machine = Machine { name: "vm", weight: 1, flags: &[], words: &words };
+            reports.extend(machine.run(context, host.daemon()?)?);
+            beside.push([figure_2(context, &direct, run_us)?, figure_2(context, host, run_us)?]);
+            echoes.push(Tcp::measure(context, host.daemon()?)?.echo_us);
+        }
+        Ok((reports, beside, echoes))
+    })?;
     let mut point = 0;
     for (kind, sync) in KINDS {
         let (mut line, mut native) = (Vec::new(), Vec::new());
