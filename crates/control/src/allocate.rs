@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -16,6 +15,7 @@ use weft_sched::placement::{
     PlaceError, Placement, PolicyId, Request,
 };
 
+use crate::pending::Pending;
 use crate::store::shared::{charged, demand};
 use crate::store::{
     Audit, GpuRow, InstanceRow, NodeRow, Part, Reservation, Spec, Store, StoreError, Taken, Ticket,
@@ -24,6 +24,9 @@ use crate::words::counted;
 
 /// How often a request is decided anew when somebody else was quicker.
 const ATTEMPTS_MAX: u32 = 8;
+
+/// How often who finds no room waits for what others have reserved and the store may refuse.
+const WAITS_MAX: u32 = 3;
 
 /// Instances that are read at once when what they asked for is counted.
 const SEEDED_AT_ONCE: u32 = 1_000;
@@ -35,7 +38,7 @@ pub struct Allocator {
     policy: PolicyId,
     known: Mutex<Known>,
     /// Reservations that the store has not answered yet.
-    pending: AtomicUsize,
+    pending: Pending,
     /// Nodes that do not answer, and why. It is found out again after a restart.
     unreachable: Mutex<BTreeMap<String, String>>,
     /// When nodes were heard last.
@@ -104,7 +107,7 @@ impl Allocator {
     #[must_use]
     pub fn new(store: Arc<dyn Store>, policy: PolicyId) -> Self {
         let (known, unreachable, heard) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { store, policy, known, pending: AtomicUsize::new(0), unreachable, heard }
+        Self { store, policy, known, pending: Pending::default(), unreachable, heard }
     }
 
     /// A node was asked for something, and answered or did not, for this reason. The GPUs of one
@@ -278,17 +281,22 @@ impl Allocator {
         wanted: &[Reservation],
         request: &Request,
     ) -> Result<Vec<InstanceRow>, Refusal> {
+        let mut waits = 0;
         for _ in 0..ATTEMPTS_MAX {
             let mut held = self.lock();
-            let mut view = self.view(&mut held).map_err(broken)?;
-            let mut decided = view.decide(wanted, request);
-            let is_open = self.pending.load(Ordering::Relaxed) > 0;
-            if decided.is_err() && is_open && view.cluster.could_hold(request) {
-                // What takes the room may be refused itself: the view that is made anew has what
-                // has been written, and nobody decides before this one.
-                held.view = None;
-                view = self.view(&mut held).map_err(broken)?;
-                decided = view.decide(wanted, request);
+            let view = self.view(&mut held).map_err(broken)?;
+            let decided = view.decide(wanted, request);
+            if decided.is_err()
+                && waits < WAITS_MAX
+                && view.cluster.could_hold(request)
+                && let Some(last) = self.pending.last()
+            {
+                // What takes the room may be refused itself, and then the view is made anew. Others
+                // decide meanwhile: a look at the whole store would keep all of them waiting.
+                drop(held);
+                self.pending.wait_for(last);
+                waits += 1;
+                continue;
             }
             let decided = match decided {
                 Ok(decided) => decided,
@@ -301,14 +309,15 @@ impl Allocator {
                     return Err(Refusal { missing_mib, ..problem.into() });
                 }
             };
-            self.pending.fetch_add(1, Ordering::Relaxed);
+            let begun = self.pending.begin();
             let ticket = self.store.reserve_all(decided);
             drop(held);
             let reserved = ticket.wait();
-            self.pending.fetch_sub(1, Ordering::Relaxed);
             if reserved.is_err() {
                 self.forget();
             }
+            // Whoever waits for it sees what became of it.
+            drop(begun);
             match reserved {
                 Err(StoreError::Changed) => {}
                 reserved => return reserved.map_err(|error| broken(error).into()),

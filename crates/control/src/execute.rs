@@ -312,39 +312,28 @@ impl World {
     }
 
     fn revoke(&self, cgpus: &[CgpuRow]) -> Finding {
-        let mut used_ns = Vec::new();
         let mut failed: Option<Failure> = None;
-        let nodes = by_node(cgpus);
-        let is_one = nodes.len() == 1;
-        for (node, cgpus) in nodes {
-            let names: Vec<String> = cgpus.iter().map(|cgpu| cgpu.vgpu()).collect();
-            // What the store says is not the node's doing.
-            let revoked = self.admin(node);
-            let revoked =
-                revoked.and_then(|admin| self.answered(node, self.nodes.revoke(&admin, &names)));
-            let revoked: BTreeMap<String, u64> = match revoked {
-                Ok(revoked) => revoked.into_iter().collect(),
-                Err(failure) => {
-                    // The other nodes' vGPUs go all the same.
-                    failed.get_or_insert(failure);
-                    continue;
-                }
-            };
-            let used = cgpus.iter().filter_map(|cgpu| {
-                revoked.get(&cgpu.vgpu()).map(|used_ns| (cgpu.id.clone(), *used_ns))
-            });
-            let used: Vec<(String, u64)> = used.collect();
-            // A node says it once: it is kept before another one fails, or this process is killed.
-            if !is_one {
-                self.store.keep_used(&used)?;
+        for (node, cgpus) in by_node(cgpus) {
+            // The other nodes' vGPUs go whatever becomes of one's.
+            if let Err(failure) = self.revoke_on(node, &cgpus) {
+                failed.get_or_insert(failure);
             }
-            used_ns.extend(used);
-            self.crash.at("inside", Step::Revoke);
         }
-        match failed {
-            Some(failure) => Err(failure),
-            None => Ok(Some(Effects { used_ns, ..Effects::default() })),
-        }
+        failed.map_or_else(|| Ok(Some(Effects::default())), Err)
+    }
+
+    /// The vGPUs of one node go. What they have used goes with them, so it is kept before.
+    fn revoke_on(&self, node: &str, cgpus: &[&CgpuRow]) -> Result<(), Failure> {
+        let admin = self.admin(node)?;
+        let ids: BTreeMap<String, &str> =
+            cgpus.iter().map(|cgpu| (cgpu.vgpu(), cgpu.id.as_str())).collect();
+        let names: Vec<String> = ids.keys().cloned().collect();
+        let used = self.answered(node, self.nodes.used(&admin, &names))?;
+        let of = |(vgpu, used_ns): (String, u64)| Some(((*ids.get(&vgpu)?).to_owned(), used_ns));
+        self.store.keep_used(&used.into_iter().filter_map(of).collect::<Vec<_>>())?;
+        let inside = || self.crash.at("inside", Step::Revoke);
+        self.answered(node, self.nodes.revoke(&admin, &names, &inside))?;
+        Ok(())
     }
 
     /// What a node answered, or why it did not; whether it answers is remembered.

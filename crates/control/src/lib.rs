@@ -24,6 +24,7 @@ pub mod identity;
 pub mod nodes;
 pub mod openstack;
 pub mod patience;
+mod pending;
 mod places;
 pub mod plan;
 pub mod provision;

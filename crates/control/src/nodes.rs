@@ -1,9 +1,8 @@
 //! GPU nodes, through their admin sockets.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use weft_api::node::{
@@ -88,12 +87,24 @@ pub trait Nodes: Send + Sync + std::fmt::Debug {
         inside: &(dyn Fn() + Sync),
     ) -> Result<(), Failure>;
 
-    /// Removes vGPUs with their sessions and grants, if they are there; those that were, with the
-    /// device time that they used, in ns.
+    /// Device time in ns that those of these vGPUs have used so far which are there. A node forgets
+    /// it with the vGPU.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    fn used(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure>;
+
+    /// Removes vGPUs with their sessions and grants, if they are there; how many were. `inside` is
+    /// called in the middle.
     ///
     /// # Errors
     /// Why some may be left.
-    fn revoke(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure>;
+    fn revoke(
+        &self,
+        admin: &str,
+        vgpus: &[String],
+        inside: &(dyn Fn() + Sync),
+    ) -> Result<usize, Failure>;
 
     /// The control plane's vGPUs on a node.
     ///
@@ -197,8 +208,10 @@ impl Nodes for Sockets {
     ) -> Result<(), Failure> {
         let mut client = connect(admin)?;
         let creations: Vec<Request> = vgpus.iter().map(create_request).collect();
-        let created = client.call_all(&creations)?;
+        let (first, others) = creations.split_at(creations.len().min(1));
+        let mut created = client.call_all(first)?;
         inside();
+        created.extend(client.call_all(others)?);
         if created.iter().all(Result::is_ok) {
             return Ok(());
         }
@@ -211,27 +224,31 @@ impl Nodes for Sockets {
         }
     }
 
-    fn revoke(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure> {
-        // A node says once what a vGPU used. What went before another one failed is said when this
-        // is asked again, as it is until it succeeds.
-        static UNSAID: Mutex<BTreeMap<(String, String), u64>> = Mutex::new(BTreeMap::new());
-        let unsaid = || UNSAID.lock().unwrap_or_else(PoisonError::into_inner);
+    fn used(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure> {
+        let there = connect_briefly(admin)?.list().map_err(of_silent)?;
+        let of = there.into_iter().filter(|vgpu| vgpus.contains(&vgpu.name));
+        Ok(of.map(|vgpu| (vgpu.name, vgpu.used_ns)).collect())
+    }
+
+    fn revoke(
+        &self,
+        admin: &str,
+        vgpus: &[String],
+        inside: &(dyn Fn() + Sync),
+    ) -> Result<usize, Failure> {
         let mut client = connect_briefly(admin)?;
         let there = client.list().map_err(of_silent)?;
         // What ends sessions may take longer.
         client.wait_at_most(REMOVE_LIMIT)?;
+        let mut gone = 0;
         for vgpu in there.iter().filter(|vgpu| vgpus.contains(&vgpu.name)) {
             client.remove(&vgpu.name, true)?;
-            let mut unsaid = unsaid();
-            let used_ns = unsaid.entry((admin.to_owned(), vgpu.name.clone())).or_insert(0);
-            *used_ns = used_ns.saturating_add(vgpu.used_ns);
+            gone += 1;
+            if gone == 1 {
+                inside();
+            }
         }
-        let mut unsaid = unsaid();
-        let said = |vgpu: &String| {
-            let used_ns = unsaid.remove(&(admin.to_owned(), vgpu.clone()))?;
-            Some((vgpu.clone(), used_ns))
-        };
-        Ok(vgpus.iter().filter_map(said).collect())
+        Ok(gone)
     }
 
     fn vgpus(&self, admin: &str) -> Result<Vec<String>, Failure> {
@@ -307,6 +324,7 @@ fn create_request(vgpu: &VgpuSpec) -> Request {
 mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::{UnixListener, UnixStream};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use weft_api::node::VgpuReport;
     use weft_ring::peer;
@@ -425,7 +443,13 @@ mod tests {
         let socket = scratch.path().join("admin.sock");
         // Connections are made, and nobody reads what comes.
         let _hangs = peer::listen_stream(&socket, 0o600, 1).unwrap();
-        let ask = || Sockets.revoke(socket.to_str().unwrap(), &["a".to_owned()]).unwrap_err();
+        let names = ["a".to_owned()];
+        let admin = socket.to_str().unwrap();
+        let ask = || {
+            let asked = Sockets.used(admin, &names).unwrap_err();
+            assert_eq!(Sockets.revoke(admin, &names, &|| {}).unwrap_err(), asked);
+            asked
+        };
         let silent = Failure::passing("the node daemon did not answer within 3 s");
         assert_eq!(ask(), silent);
         // Nor are they when its queue is full.
@@ -437,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_vgpu_used_is_said_though_another_one_could_not_be_removed() {
+    fn vgpus_are_removed_one_after_the_other_and_said_to_have_used_before() {
         let scratch = tempfile::tempdir().unwrap();
         let socket = scratch.path().join("admin.sock");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -446,17 +470,21 @@ mod tests {
             Answer::Vgpus(all.iter().map(|(name, used_ns)| report(name, *used_ns)).collect())
         };
         let answers = vec![
-            vec![there(&[("a", 7), ("b", 8)]), Answer::Done, refused],
-            vec![there(&[("b", 9)]), Answer::Done],
+            vec![there(&[("a", 7), ("b", 8), ("other", 9)])],
+            vec![there(&[("a", 7), ("b", 8), ("other", 9)]), Answer::Done, refused],
+            vec![there(&[("b", 9), ("other", 9)]), Answer::Done],
             vec![there(&[])],
         ];
         let thread = std::thread::spawn(move || node(&listener, answers));
         let (admin, names) = (socket.to_str().unwrap(), ["a".to_owned(), "b".to_owned()]);
-        Sockets.revoke(admin, &names).unwrap_err();
-        let said = vec![("a".to_owned(), 7), ("b".to_owned(), 9)];
-        assert_eq!(Sockets.revoke(admin, &names).unwrap(), said);
-        // Once.
-        assert_eq!(Sockets.revoke(admin, &names).unwrap(), []);
+        let used = vec![("a".to_owned(), 7), ("b".to_owned(), 8)];
+        assert_eq!(Sockets.used(admin, &names).unwrap(), used);
+        let halves = AtomicUsize::new(0);
+        let inside = || drop(halves.fetch_add(1, Ordering::Relaxed));
+        Sockets.revoke(admin, &names, &inside).unwrap_err();
+        assert_eq!(halves.load(Ordering::Relaxed), 1, "one is gone and the other is not");
+        assert_eq!(Sockets.revoke(admin, &names, &|| {}).unwrap(), 1);
+        assert_eq!(Sockets.revoke(admin, &names, &|| {}).unwrap(), 0);
         thread.join().unwrap();
     }
 }

@@ -5,7 +5,7 @@
 //! kernel that is given a pinned address counts as reading and writing all of that allocation. Both
 //! ends find the same by looking at the same commands, with this code.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weft_wire::Command;
 use weft_wire::codec::{Field, Reader, decode_all};
@@ -19,6 +19,12 @@ use weft_wire::progress::STREAM_WORDS;
 /// nothing is noted of such.
 const GRAPH_NODES_MAX: u32 = 1 << 16;
 const PARAM_BYTES_MAX: u64 = 64 << 10;
+
+/// Most bytes of the parameters of all of a graph's kernels: each word of them is looked up.
+const GRAPH_PARAM_BYTES_MAX: u64 = 16 << 20;
+
+/// What the window is allocated in, in bytes.
+const PAGE: u64 = weft_ring::PAGE as u64;
 
 /// Most uses of pinned memory by all graphs of a session together: a gateway keeps those of all its
 /// sessions.
@@ -133,14 +139,11 @@ impl Touched {
         self.reads.len() + self.writes.len() + self.given.len()
     }
 
-    fn add(&mut self, other: &Self) {
+    /// Adds what another one touches; `given` has the bounds of what is given to any.
+    fn add(&mut self, other: &Self, given: &mut BTreeSet<(u64, u64)>) {
         self.reads.extend(&other.reads);
         self.writes.extend(&other.writes);
-        for rows in &other.given {
-            if !self.given.contains(rows) {
-                self.given.push(*rows);
-            }
-        }
+        self.given.extend(other.given.iter().filter(|rows| given.insert(rows.bounds())));
     }
 }
 
@@ -219,8 +222,9 @@ impl Window {
             let word = Watched { address: *address, bytes };
             touched.watched = self.holds(&Rows::linear(*address, bytes)).then_some(word);
         } else if let Command::GraphLaunch { graph, .. } = command {
+            let mut given = BTreeSet::new();
             for node in self.graphs.get(graph).into_iter().flat_map(|graph| graph.nodes.values()) {
-                touched.add(node);
+                touched.add(node, &mut given);
             }
         }
         Ok(touched)
@@ -231,7 +235,7 @@ impl Window {
         if let Command::PinnedRange { address, bytes, used } = command {
             match used {
                 0 => drop(self.allocations.remove(address)),
-                _ => drop(self.allocations.insert(*address, *bytes)),
+                _ => self.allocate(*address, *bytes),
             }
         } else if let Command::GraphInstantiate { graph, nodes, .. } = command {
             self.forget(*graph);
@@ -251,6 +255,19 @@ impl Window {
         Ok(())
     }
 
+    /// Notes an allocation, if a worker takes it: whole pages of the window that nothing has. So there
+    /// are no more than it has pages.
+    fn allocate(&mut self, address: u64, bytes: u64) {
+        let is_whole = [address, bytes].iter().all(|it| it.is_multiple_of(PAGE)) && bytes > 0;
+        if !is_whole || self.offset(address, bytes).is_none() {
+            return;
+        }
+        let before = self.allocations.range(..address + bytes).next_back();
+        if before.is_none_or(|(start, length)| start + length <= address) {
+            self.allocations.insert(address, bytes);
+        }
+    }
+
     /// Notes a graph's nodes as far as they make sense: a worker refuses what is wrong with any.
     fn note_graph(
         &mut self,
@@ -262,9 +279,15 @@ impl Window {
         let count = u32::decode(&mut reader).unwrap_or(0).min(GRAPH_NODES_MAX);
         self.graphs.insert(graph, Graph { count, nodes: BTreeMap::new() });
         self.graph_rows += 1;
+        let mut param_bytes = 0;
         for index in 0..count {
             // One after the other: all together may be a hundred times their bytes.
             let Ok(node) = GraphNode::decode(&mut reader) else { break };
+            // Many may name the same bytes of the arena.
+            param_bytes += param_bytes_of(&node);
+            if param_bytes > GRAPH_PARAM_BYTES_MAX {
+                return Err(Unrelayed::Graphs);
+            }
             let touched = self.node(&node, block);
             self.set_node(graph, index, touched)?;
         }
@@ -336,15 +359,17 @@ impl Window {
     fn kernel(&self, touched: &mut Touched, launch: &LaunchSpec<'_>, block: Blocks<'_>) {
         let from_arena;
         let params: &[u8] = match &launch.params {
-            Payload::Inline(bytes) => bytes,
+            Payload::Inline(bytes) if bytes.len() as u64 <= PARAM_BYTES_MAX => bytes,
             Payload::Arena(named) if named.bytes <= PARAM_BYTES_MAX => {
                 from_arena = block(named).unwrap_or_default();
                 &from_arena
             }
-            Payload::Arena(_) => &[],
+            // A worker takes no more, and looking for addresses in more would take long.
+            Payload::Inline(_) | Payload::Arena(_) => &[],
             // Nobody sends them so.
             Payload::Pinned { .. } => &[],
         };
+        let mut seen = BTreeSet::new();
         for word in params.as_chunks::<8>().0 {
             let address = u64::from_le_bytes(*word);
             if self.offset(address, 1).is_none() {
@@ -356,11 +381,22 @@ impl Window {
                 continue;
             };
             let rows = Rows::linear(*start, *bytes);
-            if self.holds(&rows) && !touched.given.contains(&rows) {
+            if self.holds(&rows) && seen.insert(*start) {
                 touched.given.push(rows);
             }
         }
     }
+}
+
+/// How many bytes of parameters are looked at of a node.
+fn param_bytes_of(node: &GraphNode<'_>) -> u64 {
+    let GraphWork::Kernel(launch) = &node.work else { return 0 };
+    let bytes = match &launch.params {
+        Payload::Inline(bytes) => bytes.len() as u64,
+        Payload::Arena(named) => named.bytes,
+        Payload::Pinned { .. } => 0,
+    };
+    if bytes > PARAM_BYTES_MAX { 0 } else { bytes }
 }
 
 /// The bytes of an encoded list, if a worker takes so many.
@@ -498,6 +534,41 @@ mod tests {
         let freed = Command::PinnedRange { address: BASE + 4096, bytes: 8192, used: 0 };
         window.touched(&freed, &|_| None).unwrap();
         assert_eq!(pending(&mut window, &mut counts, &command, &|_| None), Ok(None));
+    }
+
+    #[test]
+    fn what_a_worker_takes_for_no_allocation_is_none() {
+        let mut window = Window::new(BASE, 1 << 20);
+        let mut allocate = |address: u64, bytes: u64| {
+            let range = Command::PinnedRange { address, bytes, used: 1 };
+            window.touched(&range, &|_| None).unwrap();
+            window.allocations.len()
+        };
+        assert_eq!(allocate(BASE + PAGE, 2 * PAGE), 1);
+        // Not whole pages, overlapping, empty, or outside: as many as there are bytes else.
+        for (at, bytes) in
+            [(1, PAGE), (0, 1), (0, 2 * PAGE), (2 * PAGE, PAGE), (PAGE, PAGE), (4 * PAGE, 0)]
+        {
+            assert_eq!(allocate(BASE + at, bytes), 1, "{at} {bytes}");
+        }
+        assert_eq!(allocate(BASE - PAGE, PAGE), 1);
+        assert_eq!(allocate(BASE + (1 << 20) - PAGE, 2 * PAGE), 1);
+        assert_eq!(allocate(!0 - PAGE + 1, PAGE), 1);
+        assert_eq!(allocate(BASE, PAGE) + allocate(BASE + 3 * PAGE, PAGE), 2 + 3);
+    }
+
+    #[test]
+    fn what_is_looked_up_for_a_command_is_bounded() {
+        let mut window = window();
+        let stream = StreamId { index: 4, generation: 1 };
+        let word = (BASE + PAGE).to_le_bytes();
+        let most = usize::try_from(PARAM_BYTES_MAX).unwrap();
+        for (bytes, is_looked_up) in [(most, true), (most + 8, false)] {
+            let params = word.repeat(bytes / 8);
+            let command = Command::Launch { stream, launch: kernel(&params) };
+            let given = window.touched(&command, &|_| None).unwrap().given;
+            assert_eq!(given.len(), usize::from(is_looked_up), "one allocation, named often");
+        }
     }
 
     #[test]

@@ -182,8 +182,10 @@ fn launch_batch(client: &Client, arguments: &Arguments, new: &NewBatch) -> Resul
         return Ok(());
     }
     let mut words = vec![format!("{} of {} VMs are ready", made.len(), new.count)];
-    // The first that was refused or not answered says with which code this ends.
-    let at = failed.iter().position(|error| error.is::<ClientError>());
+    // What was not answered says with which code this ends, or else what was refused.
+    let is_lost = |error: &anyhow::Error| error.downcast_ref().is_some_and(is_unknown);
+    let at = failed.iter().position(is_lost);
+    let at = at.or_else(|| failed.iter().position(|error| error.is::<ClientError>()));
     let lost = at.map(|at| failed.remove(at));
     words.extend(failed.iter().map(|error| format!("{error:#}")));
     let words = words.join("; ");
@@ -191,6 +193,20 @@ fn launch_batch(client: &Client, arguments: &Arguments, new: &NewBatch) -> Resul
         Some(error) => error.context(words),
         None => anyhow!(words),
     })
+}
+
+/// Whether nobody says now what has become of a VM.
+fn is_unknown(error: &ClientError) -> bool {
+    let away = [Kind::StoreAway, Kind::NotLeader, Kind::Busy];
+    match error {
+        ClientError::Unreachable { .. } | ClientError::Unanswered { .. } => true,
+        ClientError::Refused(problem) => away.contains(&problem.kind),
+        ClientError::Strange { .. }
+        | ClientError::Address(_)
+        | ClientError::Token
+        | ClientError::Key(_)
+        | ClientError::Authorities(_) => false,
+    }
 }
 
 /// Whether what refused has never heard of batches.
@@ -213,10 +229,7 @@ fn all_ready(
         match ready(client, instance, patience) {
             Ok(instance) => made.push(instance),
             Err(error) => {
-                let is_silent = matches!(
-                    error.downcast_ref(),
-                    Some(ClientError::Unreachable { .. } | ClientError::Unanswered { .. })
-                );
+                let is_silent = error.downcast_ref().is_some_and(is_unknown);
                 failed.push(error);
                 let left: Vec<String> =
                     if is_silent { begun.by_ref().map(|one| one.id).collect() } else { Vec::new() };

@@ -247,11 +247,22 @@ impl Nodes for Fake {
         })
     }
 
-    fn revoke(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure> {
+    fn used(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure> {
+        self.act("used", |inner| {
+            let there = inner.vgpus.get(admin).into_iter().flatten();
+            there.filter(|vgpu| vgpus.contains(vgpu)).map(|vgpu| (vgpu.clone(), 1)).collect()
+        })
+    }
+
+    fn revoke(
+        &self,
+        admin: &str,
+        vgpus: &[String],
+        inside: &(dyn Fn() + Sync),
+    ) -> Result<usize, Failure> {
         self.act("revoke", |inner| {
             let there = inner.vgpus.entry(admin.to_owned()).or_default();
-            let gone = vgpus.iter().filter(|vgpu| there.remove(*vgpu));
-            gone.map(|vgpu| (vgpu.clone(), 1)).collect()
+            vgpus.iter().filter(|vgpu| there.remove(*vgpu)).inspect(|_| inside()).count()
         })
     }
 

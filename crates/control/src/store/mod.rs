@@ -264,7 +264,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn newest_usage(&self, project: Option<&str>, limit: u32) -> Result<Vec<CgpuRow>, StoreError>;
     /// Steps were done, with what is to be known of them.
     fn mark(&self, instance: &str, done: &[Done]) -> Result<(), StoreError>;
-    /// Device time that cGPUs used, before the step that takes them back is done.
+    /// Device time that cGPUs have used, before their vGPUs are removed.
     fn keep_used(&self, used_ns: &[(String, u64)]) -> Result<(), StoreError>;
     /// Something happened to an instance.
     fn tell(&self, instance: &str, event: &Event) -> Result<(), StoreError>;

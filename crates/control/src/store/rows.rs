@@ -298,8 +298,6 @@ pub struct Effects {
     pub masked: Vec<(String, String)>,
     /// Grants, by cGPU.
     pub tokens: Vec<(String, String)>,
-    /// Device time used, by cGPU.
-    pub used_ns: Vec<(String, u64)>,
     /// What was found out about the VM.
     pub found: Option<Found>,
     /// When it was ready.

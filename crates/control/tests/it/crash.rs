@@ -8,7 +8,7 @@ use weft_api::v1::{
 };
 use weft_control::plan::Step;
 
-use crate::support::{Program, eventually, processes_with, quota, shared};
+use crate::support::{Program, VGPU_USED_NS, eventually, processes_with, quota, shared};
 
 /// Where the program is killed: before a step, in the middle, when it was done and is not kept, and
 /// when it was kept.
@@ -207,6 +207,10 @@ fn a_restart_removes_whatever_step_of_removing_it_was_killed_at() {
         program.start(None, &[]);
         wait_gone(&program, &id);
         assert_empty(&program, &place);
+        // Nor is what its cGPUs used, which their node forgets with them.
+        let used: Vec<Option<u64>> =
+            program.client().usage().unwrap().iter().map(|record| record.used_ns).collect();
+        assert_eq!(used, [Some(VGPU_USED_NS); 3], "{place}");
     }
 }
 

@@ -253,6 +253,9 @@ fn node_report(gpus: usize, gateway: &str) -> NodeReport {
     }
 }
 
+/// Device time that each vGPU of a simulated node has used.
+pub(crate) const VGPU_USED_NS: u64 = 7;
+
 fn report(name: &str, memory_bytes: u64) -> VgpuReport {
     VgpuReport {
         name: name.to_owned(),
@@ -273,7 +276,7 @@ fn report(name: &str, memory_bytes: u64) -> VgpuReport {
         sessions: 0,
         programs: Vec::new(),
         processes: Vec::new(),
-        used_ns: 7,
+        used_ns: VGPU_USED_NS,
         held_ns: 0,
         turns: 0,
         sessions_total: 0,

@@ -184,6 +184,7 @@ impl Collector {
                 self.send_block(*offset, *bytes)?;
             }
             Frame::Released(*block).encode(&mut self.out);
+            self.hand_over_batch()?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use weft_ring::{ANSWER_SLOTS, AnswerTo, RelayOut, SharedSpan};
+use weft_ring::{ANSWER_SLOTS, ARENA_BLOCKS, AnswerTo, RelayOut, SharedSpan};
 use weft_wire::Command;
 use weft_wire::command::Block;
 use weft_wire::progress::{STREAM_WORDS, event_word};
@@ -92,6 +92,8 @@ pub(super) struct Ledger {
     calls: Vec<Option<u32>>,
     awaited: usize,
     lent: Vec<Lent>,
+    /// By release word. Who lends one twice would have the ledger grow without end.
+    is_lent: Vec<bool>,
     writing: Vec<Writing>,
     /// Of all that is written.
     rows: usize,
@@ -130,6 +132,7 @@ impl Ledger {
             calls: vec![None; usize::from(ANSWER_SLOTS)],
             awaited: 0,
             lent: Vec::new(),
+            is_lent: vec![false; ARENA_BLOCKS as usize],
             writing: Vec::new(),
             rows: 0,
             writes: 0,
@@ -141,14 +144,16 @@ impl Ledger {
         }
     }
 
-    /// Notes a command that is about to be submitted.
+    /// Notes a command that is about to be submitted; whether each block that it lends is one, and the
+    /// client's to lend. A client gets a block back before it lends it again.
+    #[must_use]
     pub(super) fn note(
         &mut self,
         command: &Command<'_>,
         answer: Option<AnswerTo>,
         pending: Option<(Until, Touched)>,
         read: impl Fn(&Rows) -> Option<SharedSpan>,
-    ) {
+    ) -> bool {
         self.note_words(command);
         if let Some(AnswerTo { slot, call }) = answer
             && let Some(place) = self.calls.get_mut(usize::from(slot))
@@ -157,12 +162,19 @@ impl Ledger {
             *place = Some(call);
         }
         let output = command.output_block();
-        let every = command.try_for_each_block(&mut |block: &Block| {
+        let lent = command.try_for_each_block(&mut |block: &Block| {
+            let place = usize::try_from(block.release).ok();
+            let is_lent = place.and_then(|place| self.is_lent.get_mut(place)).ok_or(())?;
+            if std::mem::replace(is_lent, true) {
+                return Err(());
+            }
             let output = (output == Some(block)).then_some((block.offset, block.bytes));
             self.lent.push(Lent { release: block.release, output });
-            Ok::<_, std::convert::Infallible>(())
+            Ok(())
         });
-        every.unwrap_or_else(|never| match never {});
+        if lent.is_err() {
+            return false;
+        }
         if let Some((until, touched)) = pending.filter(|(_, touched)| touched.may_write()) {
             self.writes += 1;
             for rows in &touched.given {
@@ -173,6 +185,7 @@ impl Ledger {
             self.rows += writing.count();
             self.writing.push(writing);
         }
+        true
     }
 
     /// Whether a command that writes so many rows may be noted now: else others have to end first.
@@ -272,6 +285,9 @@ impl Ledger {
         let is_released = |one: &mut Lent| out.is_released(one.release);
         let released = self.lent.extract_if(.., is_released);
         due.released = released.map(|one| (one.release, one.output)).collect();
+        for (release, _) in &due.released {
+            self.is_lent[*release as usize] = false;
+        }
     }
 }
 
@@ -296,7 +312,7 @@ mod tests {
         let command = Command::StreamSynchronize { stream: StreamId::LEGACY };
         let touched = Touched { writes, ..Touched::default() };
         let until = Until { word: 0, value: 1 };
-        ledger.note(&command, None, Some((until, touched)), |_| None);
+        let _ = ledger.note(&command, None, Some((until, touched)), |_| None);
         assert!(!ledger.has_room(1));
         let file = weft_ring::Segment::create(1 << 16).unwrap();
         let map = file.map(weft_ring::Access::ReadWrite).unwrap();
@@ -305,6 +321,33 @@ mod tests {
         let out = RelayOut::open(&segment).unwrap();
         ledger.add_ended(&mut Due::default(), &out, |_| 1);
         assert!(ledger.has_room(ROWS_MAX));
+    }
+
+    #[test]
+    fn a_block_is_lent_once_until_it_is_released() {
+        let mut ledger = Ledger::new("v".into(), Arc::default());
+        let lends = |ledger: &mut Ledger, release| {
+            let nodes = Block { offset: 0, bytes: 8, release };
+            let graph = weft_wire::id::GraphExecId::default();
+            let context = weft_wire::id::ContextId::default();
+            let command = Command::GraphInstantiate { context, graph, nodes };
+            ledger.note(&command, None, None, |_| None)
+        };
+        assert!(lends(&mut ledger, 3) && lends(&mut ledger, 4));
+        assert!(!lends(&mut ledger, 3), "it is lent");
+        assert!(!lends(&mut ledger, ARENA_BLOCKS), "there is no such block");
+        assert_eq!(ledger.lent.len(), 2);
+        let file = weft_ring::Segment::create(1 << 16).unwrap();
+        let map = file.map(weft_ring::Access::ReadWrite).unwrap();
+        let segment = weft_ring::Segment::open(map).unwrap();
+        segment.mark_relayed().unwrap();
+        let out = RelayOut::open(&segment).unwrap();
+        let worker = weft_ring::WorkerSide::open(segment).unwrap();
+        worker.arena().release(&weft_ring::ArenaRef { block: 3, offset: 0, len: 8 }).unwrap();
+        let mut due = Due::default();
+        ledger.add_ended(&mut due, &out, |_| 0);
+        assert_eq!(due.released, [(3, None)]);
+        assert!(lends(&mut ledger, 3) && !lends(&mut ledger, 4));
     }
 
     #[test]

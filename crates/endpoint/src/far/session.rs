@@ -289,7 +289,9 @@ impl<'a> Receiver<'a> {
             thread::sleep(ROWS_PAUSE);
         }
         let shown = |rows: &Rows| session.span(&self.window, rows);
-        lock(&session.ledger).note(&command, answer, pending, shown);
+        if !lock(&session.ledger).note(&command, answer, pending, shown) {
+            return Err(Over("the endpoint lent a block twice".into()));
+        }
         if !self.relay.has_room(bytes.len()) {
             // It may take long.
             self.leave();

@@ -526,7 +526,7 @@ pub(super) fn mark(
     instance: &str,
     Done { step, effects, event }: &Done,
 ) -> Result<(), StoreError> {
-    let Effects { masked, tokens, used_ns, found, ready_ms } = effects;
+    let Effects { masked, tokens, found, ready_ms } = effects;
     let found = found.as_ref().map(serde_json::to_string).transpose()?;
     link.change(
         "UPDATE instances SET marks = marks | $2, found = coalesce($3, found),
@@ -541,7 +541,6 @@ pub(super) fn mark(
         let change = "UPDATE cgpus SET token = $2 WHERE id = $1";
         link.change(change, &[cgpu.into(), token.into()])?;
     }
-    keep_used(link, used_ns)?;
     // What runs may be its removal by now.
     if ready_ms.is_some() && is_wanted(link, instance)? {
         end_operations(link, instance, OperationState::Succeeded, None)?;
@@ -549,12 +548,14 @@ pub(super) fn mark(
     tell(link, instance, event)
 }
 
-/// Device time that cGPUs used.
+/// Device time that cGPUs used, which never becomes less: a node that lost its state begins anew.
 pub(super) fn keep_used(link: &mut impl Link, used_ns: &[(String, u64)]) -> Result<(), StoreError> {
     for (cgpu, used_ns) in used_ns {
         let used_ns = i64::try_from(*used_ns).unwrap_or(i64::MAX);
-        let change = "UPDATE cgpus SET used_ns = $2 WHERE id = $1";
-        link.change(change, &[cgpu.into(), used_ns.into()])?;
+        link.change(
+            "UPDATE cgpus SET used_ns = $2 WHERE id = $1 AND (used_ns IS NULL OR used_ns < $2)",
+            &[cgpu.into(), used_ns.into()],
+        )?;
     }
     Ok(())
 }
@@ -696,12 +697,14 @@ pub(super) fn hide(link: &mut impl Link, instance: &str) -> Result<bool, StoreEr
     Ok(changed > 0)
 }
 
-/// A statement about instances that ended first, before `$1`, and are `$2` at most.
+/// A statement about instances that ended first, before `$1`, and are `$2` at most. One that began
+/// later ended when the clock was behind.
 macro_rules! of_ended {
     ($before:literal, $behind:literal) => {
         concat!(
             $before,
-            "(SELECT id FROM instances WHERE ended_ms < $1 ORDER BY ended_ms, seq LIMIT $2)",
+            "(SELECT id FROM instances WHERE ended_ms < $1 AND created_ms < $1
+              ORDER BY ended_ms, seq LIMIT $2)",
             $behind
         )
     };

@@ -4,7 +4,7 @@
 //! use it, as many as it says, are remembered by digests of keys of theirs: whoever else shows it
 //! later, having overheard it or found it, is refused, also by the next daemon.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::IpAddr;
@@ -76,7 +76,7 @@ pub(crate) struct Grants {
     used: Mutex<BTreeMap<String, Used>>,
 }
 
-/// A grant that was used.
+/// A grant that was used: all of it, or what came of it since.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Used {
     /// Which, in hexadecimal digits.
@@ -84,7 +84,7 @@ struct Used {
     /// When it may be forgotten.
     expires_s: u64,
     /// Digests of the endpoints' keys.
-    by: Vec<String>,
+    by: BTreeSet<String>,
 }
 
 /// Tells vGPUs apart that had one name after the other.
@@ -111,7 +111,8 @@ impl Grants {
             // The last line may have been cut by a crash: its endpoint was not let in.
             let Ok(one) = serde_json::from_str::<Used>(line) else { continue };
             if one.expires_s >= now {
-                used.insert(one.id.clone(), one);
+                let fresh = Used { by: BTreeSet::new(), ..one.clone() };
+                used.entry(one.id.clone()).or_insert(fresh).by.extend(one.by);
             }
         }
         let grants = Self { key, path, used: Mutex::new(used) };
@@ -175,35 +176,67 @@ impl Grants {
     /// Lets the endpoint whose key has this digest use a grant that says this, if it may.
     pub(crate) fn admit(
         &self,
-        (grant, endpoint): &(Grant, [u8; 32]),
+        shown: &(Grant, [u8; 32]),
         body: &GrantBody,
         now: u64,
     ) -> Result<(), GrantError> {
-        if self.note_use(body, &to_hex(endpoint), now)? {
+        self.look_at(shown, body, now, true)
+    }
+
+    /// The same for who only asks whether it might: nothing is written, and nobody's use is gone.
+    pub(crate) fn would_admit(
+        &self,
+        shown: &(Grant, [u8; 32]),
+        body: &GrantBody,
+        now: u64,
+    ) -> Result<(), GrantError> {
+        self.look_at(shown, body, now, false)
+    }
+
+    fn look_at(
+        &self,
+        (grant, endpoint): &(Grant, [u8; 32]),
+        body: &GrantBody,
+        now: u64,
+        is_taken: bool,
+    ) -> Result<(), GrantError> {
+        if self.note_use(body, &to_hex(endpoint), now, is_taken)? {
             return Ok(());
         }
         let (vgpu, uses) = (body.vgpu.clone(), body.uses);
         Err(GrantError::Used { grant: grant.beginning(), vgpu, uses })
     }
 
-    /// Whether the endpoint may use it: it has before, or others left it a use.
-    fn note_use(&self, body: &GrantBody, endpoint: &str, now: u64) -> Result<bool, GrantError> {
+    /// Whether the endpoint may use it: it has before, or others left it a use, which is its own from
+    /// now on if it is taken.
+    fn note_use(
+        &self,
+        body: &GrantBody,
+        endpoint: &str,
+        now: u64,
+        is_taken: bool,
+    ) -> Result<bool, GrantError> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.retain(|_, one| one.expires_s >= now);
         let id = to_hex(&body.id);
-        let fresh = Used { id: id.clone(), expires_s: body.expires_s, by: Vec::new() };
-        let mut one = used.get(&id).cloned().unwrap_or(fresh);
-        if one.by.iter().any(|by| by == endpoint) {
-            return Ok(true);
+        if let Some(one) = used.get(&id) {
+            if one.by.contains(endpoint) {
+                return Ok(true);
+            }
+            if one.by.len() >= usize::try_from(body.uses).unwrap_or(usize::MAX) {
+                return Ok(false);
+            }
         }
-        if one.by.len() >= usize::try_from(body.uses).unwrap_or(usize::MAX) {
-            return Ok(false);
+        if !is_taken {
+            return Ok(body.uses > 0);
         }
         if used.len() >= USED_MAX {
             return Err(GrantError::Full);
         }
-        one.by.push(endpoint.to_owned());
-        // On disk before anybody is let in by it.
+        // On disk before anybody is let in by it: this use alone, or the file would grow with the
+        // square of what a grant is good for.
+        let by = BTreeSet::from([endpoint.to_owned()]);
+        let one = Used { id: id.clone(), expires_s: body.expires_s, by };
         let mut line = serde_json::to_vec(&one).map_err(io::Error::from)?;
         line.push(b'\n');
         let mut file = File::options().create(true).append(true).mode(0o600).open(&self.path)?;
@@ -214,7 +247,8 @@ impl Grants {
             file.set_len(before)?;
             return Err(error.into());
         }
-        used.insert(id, one);
+        let fresh = Used { by: BTreeSet::new(), ..one.clone() };
+        used.entry(id).or_insert(fresh).by.extend(one.by);
         Ok(true)
     }
 }
@@ -371,6 +405,32 @@ mod tests {
             let grants = Grants::open(dir.path()).unwrap();
             assert!(matches!(redeem(&grants, &issued, [3; 32], 0), Err(GrantError::Used { .. })));
             redeem(&grants, &issued, [2; 32], 0).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_grant_for_many_takes_room_for_each_once_and_who_asks_takes_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut far = body(200);
+        far.expires_s = now_s() + 1000;
+        let grants = Grants::open(dir.path()).unwrap();
+        let issued = Grant::from_text(&grants.issue(&far, None).unwrap()).unwrap();
+        let path = dir.path().join("grants.used");
+        let bytes = || fs::metadata(&path).map_or(0, |file| file.len());
+        for endpoint in 0..=255 {
+            grants.would_admit(&(issued.clone(), [endpoint; 32]), &far, 0).unwrap();
+        }
+        assert_eq!(bytes(), 0, "who asks takes no use away");
+        redeem(&grants, &issued, [0; 32], 0).unwrap();
+        let one = bytes();
+        for endpoint in 1..200 {
+            redeem(&grants, &issued, [endpoint; 32], 0).unwrap();
+        }
+        assert_eq!(bytes(), 200 * one);
+        for grants in [grants, Grants::open(dir.path()).unwrap()] {
+            let late = (issued.clone(), [200; 32]);
+            assert!(matches!(grants.would_admit(&late, &far, 0), Err(GrantError::Used { .. })));
+            redeem(&grants, &issued, [7; 32], 0).unwrap();
         }
     }
 
