@@ -480,7 +480,9 @@ mod tests {
         let used = vec![("a".to_owned(), 7), ("b".to_owned(), 8)];
         assert_eq!(Sockets.used(admin, &names).unwrap(), used);
         let halves = AtomicUsize::new(0);
-        let inside = || drop(halves.fetch_add(1, Ordering::Relaxed));
+        let inside = || {
+            halves.fetch_add(1, Ordering::Relaxed);
+        };
         Sockets.revoke(admin, &names, &inside).unwrap_err();
         assert_eq!(halves.load(Ordering::Relaxed), 1, "one is gone and the other is not");
         assert_eq!(Sockets.revoke(admin, &names, &|| {}).unwrap(), 1);

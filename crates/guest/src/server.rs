@@ -454,8 +454,10 @@ impl Server {
         if self.node.is_some() || !is_due {
             return Ok(());
         }
+        let opened = self.opener.open(self.name);
+        // It may have taken long, for which nobody else was served.
         self.lost_at = Some(Instant::now());
-        match self.opener.open(self.name) {
+        match opened {
             Ok(Opened { node, .. }) => {
                 tell("a node is there again");
                 self.node = Some(node);

@@ -328,8 +328,8 @@ mod tests {
         let mut ledger = Ledger::new("v".into(), Arc::default());
         let lends = |ledger: &mut Ledger, release| {
             let nodes = Block { offset: 0, bytes: 8, release };
-            let graph = weft_wire::id::GraphExecId::default();
-            let context = weft_wire::id::ContextId::default();
+            let graph = weft_wire::id::GraphExecId { index: 0, generation: 1 };
+            let context = weft_wire::id::ContextId { index: 0, generation: 1 };
             let command = Command::GraphInstantiate { context, graph, nodes };
             ledger.note(&command, None, None, |_| None)
         };
