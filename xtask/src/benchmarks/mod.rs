@@ -48,6 +48,7 @@ pub(crate) fn run(only: &[String], page_alone: bool) -> Result<()> {
         bail!("no benchmark is called {unknown}; there are {}", known.join(", "));
     }
     ensure!(is_committed()?, "there are changes: commit them first, for figures name their commit");
+    let built = commit()?;
     let python = setup::all()?;
     programs::build(dist::PROFILE)?;
     let examples = programs::compile_examples(dist::PROFILE, &python)?;
@@ -57,11 +58,17 @@ pub(crate) fn run(only: &[String], page_alone: bool) -> Result<()> {
     for bench in &BENCHES {
         if only.is_empty() || only.iter().any(|name| name == bench.name) {
             eprintln!("{} …", bench.name);
-            let document = document(bench.name, &examples, &python).or_else(|error| {
+            let document = document(bench.name, &examples, &python).unwrap_or_else(|error| {
                 eprintln!("{} failed: {error:#}", bench.name);
                 failures.push(bench.name);
-                failure(bench.name, &error)
-            })?;
+                failure(bench.name, &built, &error)
+            });
+            // A document names the commit that is checked out when it is made.
+            ensure!(
+                is_committed()? && commit()? == built,
+                "the checkout changed while {} was measured: nobody knows what it is of",
+                bench.name
+            );
             let text = serde_json::to_string_pretty(&document)? + "\n";
             fs::write(document_path(&results, bench.name), text)?;
         }
@@ -89,12 +96,16 @@ fn document(name: &str, examples: &Path, python: &Python) -> Result<Value> {
 
 /// What stands in the place of figures that were to be measured anew and could not be: those of an
 /// earlier commit would pass for this one's.
-fn failure(name: &str, error: &anyhow::Error) -> Result<Value> {
-    let commit = output_of(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]))?;
-    Ok(json!({
-        "name": name, "commit": commit.trim(), "failed": error.to_string(),
+fn failure(name: &str, commit: &str, error: &anyhow::Error) -> Value {
+    json!({
+        "name": name, "commit": commit, "failed": error.to_string(),
         "mode": "none", "window": "none", "figures": {},
-    }))
+    })
+}
+
+fn commit() -> Result<String> {
+    let head = output_of(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]))?;
+    Ok(head.trim().to_owned())
 }
 
 /// Whether the checkout is its commit, but for what this writes.
