@@ -116,10 +116,15 @@ scenario_granted() {
     gsaas -console -id="$A" | tr -d '\r' | grep -E 'LABVM|JOB|vector_add' | sed 's/^/            /'
 }
 scenario_refused() {
-    B=$(launch "$TENANT_B" -userdata="$STATE/thief.sh" -name=vm-b) || { say "FAILED  launch"; BAD=1; return; }
+    # It has a cGPU of its own, and names tenant A's.
+    { echo '/usr/local/share/weft/vector_add > /dev/null 2>&1; echo "THIEF its own cGPU ended with $?"'
+      echo "WEFT_VGPU=cgpu-$A-0 /usr/local/share/weft/vector_add; echo \"THIEF the other one's cGPU ended with \$?\""
+      cat "$STATE/thief.sh"; } > "$STATE/neighbour.sh"
+    B=$(launch "$TENANT_B" -userdata="$STATE/neighbour.sh" -name=vm-b) || { say "FAILED  launch"; BAD=1; return; }
     until_true 120 printed "$B" 'THIEF refused [0-9]'
-    gsaas -console -id="$B" | tr -d '\r' | grep -E 'THIEF (reached|refused) [0-9]' | sed 's/^/            /'
-    check "its own masked address opens, the other one never does" bash -c "! '$BUILD/gsaas' -console -id=$B | grep -q 'reached 169.254.77.2'"
+    gsaas -console -id="$B" | tr -d '\r' | grep -E 'THIEF|grant' | sed 's/^/            /'
+    check "its own cGPU runs, tenant A's never does" bash -c "said=\$('$BUILD/gsaas' -console -id=$B); grep -q 'own cGPU ended with 0' <<< \"\$said\" && grep -q 'other one.s cGPU ended with [1-9]' <<< \"\$said\""
+    check "no masked address but its own opens" bash -c "! '$BUILD/gsaas' -console -id=$B | grep -q 'reached 169.254.77.2'"
     gsaas -t -id="$B"
     say "   the same VM, which the control plane does not know"
     plain_vm
