@@ -442,7 +442,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let socket = scratch.path().join("admin.sock");
         // Connections are made, and nobody reads what comes.
-        let _hangs = peer::listen_stream(&socket, 0o600, 1).unwrap();
+        let _hangs = peer::listen_stream(&socket, 0o600, 4).unwrap();
         let names = ["a".to_owned()];
         let admin = socket.to_str().unwrap();
         let ask = || {

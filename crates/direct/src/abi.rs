@@ -25,7 +25,7 @@
 //! ```
 //!
 //! `WEFT_DIRECT_PAGE` names a file of a zeroed device page on which a paced device has its timeline
-//! and its totals: whoever made it sees how the device kept to its model, also of several processes.
+//! and its totals: whoever made it sees how the device kept to its model.
 //!
 //! Every thread may submit and call at any time. A forked child must not.
 

@@ -255,8 +255,8 @@ impl Window {
         Ok(())
     }
 
-    /// Notes an allocation, if a worker takes it: whole pages of the window that nothing has. So there
-    /// are no more than it has pages.
+    /// Notes an allocation, if a worker takes it: whole pages of the window that nothing has. So
+    /// there are no more than it has pages.
     fn allocate(&mut self, address: u64, bytes: u64) {
         let is_whole = [address, bytes].iter().all(|it| it.is_multiple_of(PAGE)) && bytes > 0;
         if !is_whole || self.offset(address, bytes).is_none() {

@@ -108,7 +108,7 @@ fn shared_memory(
     Ok(())
 }
 
-/// Pairs of runs on the native baseline and on what `start` starts, both of which keep to the model.
+/// Pairs of runs on the native baseline and on what `start` starts, which both keep to the model.
 fn remoted(
     context: &Context,
     direct: &Host,

@@ -82,7 +82,7 @@ impl Host {
         ran.map(|(result, _)| result)
     }
 
-    /// Does something on this native baseline and on what `start` starts, which are judged together.
+    /// Does something on this native baseline and on what `start` starts, and judges both.
     pub(crate) fn beside<T>(
         &self,
         context: &Context,

@@ -547,9 +547,10 @@ fn a_project_of_before_keeps_the_weight_and_the_class_that_it_has(place: &Place)
                   ALTER TABLE gpus DROP COLUMN lost_ms;
                   ALTER TABLE projects DROP COLUMN launch_day;
                   ALTER TABLE projects DROP COLUMN launches;
-                  DROP INDEX instances_ended;";
+                  DROP INDEX instances_ended;
+                  DROP INDEX instances_shown_all;";
     place.directly(before).unwrap();
-    place.set_version(-4);
+    place.set_version(-5);
     let store = place.open().unwrap();
     let (may, has) = store.project("p").unwrap().unwrap();
     assert_eq!((may.weight, may.user_facing), (10_000, 1));
@@ -713,8 +714,14 @@ fn what_ended_long_ago_is_forgotten(place: &Place) {
     assert_eq!(store.live().unwrap(), ["l"]);
     assert_eq!(store.audit(&part()).unwrap(), written, "the audit stays whole");
     // Numbers of those that are made later are their own.
-    let later = store.reserve(reservation("m", 2, 1, Mode::Shared, 0)).wait().unwrap();
-    assert_eq!(later.generation, 5);
+    let begun_ms = 1_000_000;
+    let late = Reservation { created_ms: begun_ms, ..reservation("m", 2, 1, Mode::Shared, 0) };
+    assert_eq!(store.reserve(late).wait().unwrap().generation, 5);
+    // A clock that was behind said that it ended before it began.
+    store.renounce("m", None, Some(&audit())).unwrap();
+    store.release("m", 12, &event(Step::Release)).wait().unwrap();
+    assert_eq!(store.forget(begun_ms, 9).unwrap(), 0, "it is as new as its beginning");
+    assert_eq!(store.forget(begun_ms + 1, 9).unwrap(), 1);
 }
 
 /// All other events stand beside them.

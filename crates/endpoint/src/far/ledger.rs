@@ -144,8 +144,8 @@ impl Ledger {
         }
     }
 
-    /// Notes a command that is about to be submitted; whether each block that it lends is one, and the
-    /// client's to lend. A client gets a block back before it lends it again.
+    /// Notes a command that is about to be submitted; whether each block that it lends is one, and
+    /// the client's to lend: a client gets a block back before it lends it again.
     #[must_use]
     pub(super) fn note(
         &mut self,

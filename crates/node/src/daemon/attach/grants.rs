@@ -207,8 +207,8 @@ impl Grants {
         Err(GrantError::Used { grant: grant.beginning(), vgpu, uses })
     }
 
-    /// Whether the endpoint may use it: it has before, or others left it a use, which is its own from
-    /// now on if it is taken.
+    /// Whether the endpoint may use it: it has before, or others left it a use, which is its own
+    /// from now on if it is taken.
     fn note_use(
         &self,
         body: &GrantBody,
