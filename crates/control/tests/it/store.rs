@@ -715,7 +715,8 @@ fn what_ended_long_ago_is_forgotten(place: &Place) {
     assert_eq!(store.audit(&part()).unwrap(), written, "the audit stays whole");
     // Numbers of those that are made later are their own.
     let begun_ms = 1_000_000;
-    let late = Reservation { now_ms: begun_ms, ..reservation("m", 2, 1, Mode::Shared, 0) };
+    let began = Audit { at_ms: begun_ms, ..audit() };
+    let late = Reservation { audit: began, ..reservation("m", 2, 1, Mode::Shared, 0) };
     assert_eq!(store.reserve(late).wait().unwrap().generation, 5);
     // A clock that was behind said that it ended before it began.
     store.renounce("m", None, Some(&audit())).unwrap();
