@@ -632,15 +632,20 @@ struct Forgetting {
 }
 
 impl Forgetting {
+    /// For how long what ended is kept, if the rest is to be forgotten now, with a wall clock that has
+    /// gone on for so long.
+    fn due(&self, now: Instant, steady: Duration) -> Option<Duration> {
+        self.keep.filter(|_| now >= self.next && steady >= STEADY)
+    }
+
     /// Forgets a part of what ended longer ago than it is to be kept, if that is due; by a clock
     /// that has proved itself.
     fn go_on(&mut self, store: &dyn Store) {
-        let Some(keep) = self.keep.filter(|_| Instant::now() >= self.next) else { return };
-        if clock::steady() < STEADY {
-            return;
-        }
+        // Read before it is asked whether it was set.
+        let now_ms = clock::now_ms();
+        let Some(keep) = self.due(Instant::now(), clock::steady()) else { return };
         self.next = Instant::now() + FORGET_EVERY;
-        match sweep::forget(store, keep, clock::now_ms()) {
+        match sweep::forget(store, keep, now_ms) {
             Ok(sweep::Forgotten { instances: 0, .. }) => {}
             Ok(sweep::Forgotten { instances, is_all }) => {
                 tracing::info!(instances, "what ended long ago is forgotten");
@@ -682,4 +687,20 @@ fn sweep_always(
         }
     })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_forgotten_by_a_clock_that_was_set_within_the_hour() {
+        let (now, day) = (Instant::now(), Duration::from_secs(86_400));
+        let forgetting = |keep| Forgetting { keep, next: now };
+        assert_eq!(forgetting(Some(day)).due(now, STEADY), Some(day));
+        assert_eq!(forgetting(Some(day)).due(now, STEADY - Duration::from_secs(1)), None);
+        assert_eq!(forgetting(None).due(now, STEADY), None, "all of it is kept");
+        let later = Forgetting { next: now + FORGET_EVERY, ..forgetting(Some(day)) };
+        assert_eq!(later.due(now, day), None);
+    }
 }
