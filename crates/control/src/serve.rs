@@ -632,8 +632,8 @@ struct Forgetting {
 }
 
 impl Forgetting {
-    /// For how long what ended is kept, if the rest is to be forgotten now, by a wall clock that has
-    /// gone on for so long.
+    /// For how long what ended is kept, if the rest is to be forgotten now, by a wall clock that
+    /// has gone on for so long.
     fn due(&self, now: Instant, steady: Duration) -> Option<Duration> {
         self.keep.filter(|_| now >= self.next && steady >= STEADY)
     }
