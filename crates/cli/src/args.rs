@@ -443,6 +443,9 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "HOST:PORT", value_parser = remote::address,
           conflicts_with_all = ["direct", "device", "cpu_weight", "no_spawn"])]
     pub(crate) remote: Option<String>,
+    /// Compress what is copied, where it shrinks: for networks that are slower than the processors.
+    #[arg(long, requires = "remote")]
+    pub(crate) compress: bool,
     /// File with the grant for it, that `weft token` printed there; several, one a line, for
     /// several vGPUs.
     #[arg(long, value_name = "FILE", requires = "remote")]
@@ -482,6 +485,9 @@ pub(crate) struct RemoteOptions {
     /// File with the grant that `weft token` printed there; several, one a line, for several vGPUs.
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: PathBuf,
+    /// Compress what is copied, where it shrinks: for networks that are slower than the processors.
+    #[arg(long)]
+    pub(crate) compress: bool,
     /// Socket for the programs: name it to them as WEFT_SOCKET.
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: PathBuf,

@@ -60,6 +60,7 @@ pub(crate) fn serve(options: &RemoteOptions) -> Result<()> {
     let mut command = endpoint()?;
     command.arg("connect").arg("--remote").arg(&options.remote);
     command.arg("--token-file").arg(&options.token_file).arg("--socket").arg(&options.socket);
+    command.args(options.compress.then_some(COMPRESS));
     Err(command.exec()).context("cannot start the endpoint")
 }
 
@@ -69,6 +70,9 @@ fn warn_of_readers(path: &Path) {
         output::note(&format!("weft: {words}"));
     }
 }
+
+/// What has an endpoint compress.
+const COMPRESS: &str = "--compress";
 
 /// The endpoint's program.
 pub(crate) fn endpoint() -> Result<Command> {
@@ -109,7 +113,7 @@ pub(crate) fn run(remote: &str, sockets: &Sockets, options: &RunOptions) -> Resu
     sweep(&std::env::temp_dir());
     let directory = daemon::own_directory()?;
     let socket = directory.path().join(TENANT_SOCKET);
-    if !launch(remote, &grants, &socket, &vgpus_of(options))? {
+    if !launch(remote, &grants, &socket, options)? {
         return Ok(ExitCode::FAILURE);
     }
     // The endpoint removes it.
@@ -176,11 +180,12 @@ fn is_deaf(path: &Path) -> rustix::io::Result<bool> {
 }
 
 /// Starts an endpoint for this process; whether it serves. It has said itself why not.
-fn launch(remote: &str, grants: &str, socket: &Path, vgpus: &[String]) -> Result<bool> {
+fn launch(remote: &str, grants: &str, socket: &Path, options: &RunOptions) -> Result<bool> {
     let mut command = endpoint()?;
     command.arg("launch").arg("--remote").arg(remote).arg("--token-file").arg("-");
     command.arg("--socket").arg(socket).arg("--owner").arg(std::process::id().to_string());
-    command.args(vgpus.iter().map(|vgpu| format!("--ask={vgpu}")));
+    command.args(vgpus_of(options).iter().map(|vgpu| format!("--ask={vgpu}")));
+    command.args(options.compress.then_some(COMPRESS));
     let mut child = command.stdin(Stdio::piped()).spawn().context("cannot start the endpoint")?;
     let mut input = child.stdin.take().context("a pipe")?;
     // One that has ended has said why.

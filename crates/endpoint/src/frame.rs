@@ -5,6 +5,8 @@
 
 use weft_ring::{AnswerTo, MAX_ANSWER, MAX_COMMAND, MapError, SharedSpan};
 
+use crate::packing::{Packer, Piece};
+
 /// Most bytes of a payload that one frame carries.
 pub const PIECE: usize = 64 << 10;
 
@@ -14,9 +16,11 @@ pub const FRAME_BYTES_MAX: usize = PIECE + 64;
 /// Bytes of a frame's length.
 const LENGTH: usize = 4;
 
-/// The kinds of frames with bulk bytes.
+/// The kinds of frames with bulk bytes, and of those with compressed ones.
 const BLOCK: u8 = 2;
 const PINNED: u8 = 3;
+const PACKED_BLOCK: u8 = 11;
+const PACKED_PINNED: u8 = 12;
 
 /// Bytes of a block's frame between its length and the block.
 const BLOCK_HEAD: usize = 1 + size_of::<u64>();
@@ -81,6 +85,15 @@ pub enum Frame<'a> {
     Written(u64),
     /// The session is over; one of [`weft_ring::Loss`]'s numbers.
     Lost(u32),
+    /// Bytes of the arena or the window, compressed: only where both ends agreed on it.
+    Packed {
+        /// Where they go.
+        to: Bulk,
+        /// How many they are.
+        length: u32,
+        /// What they became.
+        bytes: &'a [u8],
+    },
 }
 
 /// Everything of a frame but its last `bytes`.
@@ -98,7 +111,7 @@ fn put(out: &mut Vec<u8>, kind: u8, fields: &[&[u8]], bytes: &[u8]) {
 }
 
 /// Shared memory that is sent in pieces.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bulk {
     /// Of the arena, from this offset on.
     Block(u64),
@@ -107,24 +120,55 @@ pub enum Bulk {
 }
 
 impl Bulk {
+    /// The same so many bytes behind it.
+    #[must_use]
+    fn behind(self, at: usize) -> Self {
+        match self {
+            Self::Block(from) => Self::Block(from + at as u64),
+            Self::Pinned(from) => Self::Pinned(from + at as u64),
+        }
+    }
+
+    /// A frame of bytes that go there.
+    #[must_use]
+    pub fn frame(self, bytes: &[u8]) -> Frame<'_> {
+        match self {
+            Self::Block(offset) => Frame::Block { offset, bytes },
+            Self::Pinned(address) => Frame::Pinned { address, bytes },
+        }
+    }
+
     /// Appends a frame with `length` bytes of `span` from `at` on, which is `at` bytes behind where
     /// this begins. They may be changed meanwhile, which is their owner's doing.
     ///
     /// # Errors
     /// When the span has not so many; nothing is appended then.
-    pub fn encode(
+    pub(crate) fn encode(
         self,
         span: &SharedSpan,
         at: usize,
         length: usize,
+        packer: &mut Packer,
         out: &mut Vec<u8>,
     ) -> Result<(), MapError> {
+        let to = self.behind(at);
+        if packer.tries(length) {
+            span.append_to(at, length, packer.plain())?;
+            match packer.pack() {
+                Piece::Packed(bytes) => {
+                    let length = u32::try_from(length).unwrap_or(u32::MAX);
+                    Frame::Packed { to, length, bytes }.encode(out);
+                }
+                Piece::Plain(bytes) => to.frame(bytes).encode(out),
+            }
+            return Ok(());
+        }
         let before = out.len();
-        let (kind, from) = match self {
+        let (kind, from) = match to {
             Self::Block(from) => (BLOCK, from),
             Self::Pinned(from) => (PINNED, from),
         };
-        put_head(out, kind, &[&(from + at as u64).to_le_bytes()], length);
+        put_head(out, kind, &[&from.to_le_bytes()], length);
         let appended = span.append_to(at, length, out);
         if appended.is_err() {
             out.truncate(before);
@@ -165,6 +209,13 @@ impl Frame<'_> {
             }
             Self::Written(number) => put(out, 9, &[&number.to_le_bytes()], &[]),
             Self::Lost(why) => put(out, 10, &[&why.to_le_bytes()], &[]),
+            Self::Packed { to, length, bytes } => {
+                let (kind, from) = match to {
+                    Bulk::Block(from) => (PACKED_BLOCK, from),
+                    Bulk::Pinned(from) => (PACKED_PINNED, from),
+                };
+                put(out, kind, &[&from.to_le_bytes(), &length.to_le_bytes()], bytes);
+            }
         }
     }
 }
@@ -231,6 +282,11 @@ impl<'a> Frame<'a> {
             8 => Self::Notice { word: fields.u32()?, value: fields.u64()? },
             9 => Self::Written(fields.u64()?),
             10 => Self::Lost(fields.u32()?),
+            PACKED_BLOCK | PACKED_PINNED => {
+                let (from, length) = (fields.u64()?, fields.u32()?);
+                let to = if *kind == PACKED_BLOCK { Bulk::Block } else { Bulk::Pinned }(from);
+                return Some(Self::Packed { to, length, bytes: fields.bytes(PIECE)? });
+            }
             _ => return None,
         };
         fields.end().map(|()| decoded)
@@ -310,7 +366,7 @@ mod tests {
 
     use super::*;
 
-    fn samples(bytes: &[u8]) -> [Frame<'_>; 11] {
+    fn samples(bytes: &[u8]) -> [Frame<'_>; 13] {
         let to = AnswerTo { slot: 3, call: 4 };
         [
             Frame::Ack(1 << 40),
@@ -324,6 +380,8 @@ mod tests {
             Frame::Notice { word: 11, value: 12 },
             Frame::Written(13),
             Frame::Lost(14),
+            Frame::Packed { to: Bulk::Block(15), length: 16, bytes },
+            Frame::Packed { to: Bulk::Pinned(17), length: 18, bytes },
         ]
     }
 

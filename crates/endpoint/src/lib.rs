@@ -20,6 +20,7 @@ pub mod measure;
 pub mod near;
 mod outage;
 pub mod outbox;
+mod packing;
 pub mod pinned;
 mod polling;
 pub mod sandbox;

@@ -77,6 +77,8 @@ pub(crate) enum LookedBack {
 /// Both directions of a session.
 #[derive(Debug, Default)]
 pub struct Link {
+    /// Both ends agreed to compress, as its first connection says.
+    packs: bool,
     outbox: Outbox,
     /// Frames of the peer that were handled, and as far as it was told.
     handled: AtomicU64,
@@ -110,9 +112,15 @@ impl Link {
     /// A link whose session has just begun on this connection.
     #[must_use]
     pub fn over(channel: Channel) -> Self {
+        let packs = channel.packs();
         let channel = Some(Arc::new(channel));
         let attached = Attached { channel, number: 1, ..Attached::default() };
-        Self { channel: Mutex::new(attached), ..Self::default() }
+        Self { packs, channel: Mutex::new(attached), ..Self::default() }
+    }
+
+    /// Whether bulk bytes are compressed where it pays.
+    pub(crate) fn packs(&self) -> bool {
+        self.packs
     }
 
     /// Adds whole frames, waiting while the peer has not handled enough of those before, and leaves
@@ -667,7 +675,7 @@ pub(crate) mod tests {
         }
         let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
         let identity = Identity::from_pkcs8(made.as_ref()).unwrap();
-        let config = client_config(identity.digest()).unwrap();
+        let config = client_config(identity.digest(), false).unwrap();
         let deadline = Instant::now() + SILENCE_MAX;
         let greeting = thread::spawn(move || Channel::connect(near, config, deadline).unwrap());
         let mut tls = ServerConnection::new(identity.server_config().unwrap()).unwrap();

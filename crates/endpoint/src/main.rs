@@ -120,6 +120,10 @@ struct ConnectOptions {
     /// is the first grant's. May be repeated.
     #[arg(long, value_name = "VGPU")]
     ask: Vec<String>,
+    /// Compress what is copied, where it shrinks: for networks that are slower than the processors.
+    /// How much that is shows in the lengths of what is sent.
+    #[arg(long)]
+    compress: bool,
     /// Be ready only when the gateway takes connections, however long that takes: in a VM, whose
     /// host leads there only later.
     #[arg(long)]
@@ -215,7 +219,8 @@ fn connect(options: &ConnectOptions) -> Result<()> {
     let text = read_grants(&options.token_file)?;
     let grants: Vec<String> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
-    let near = Arc::new(Near::new(&options.remote, &grants)?);
+    let near = Near::new(&options.remote, &grants)?;
+    let near = Arc::new(near.compressing(options.compress));
     near.ask(&options.ask)?;
     if let Some(owner) = options.until {
         end_with(owner, options.socket.clone(), Arc::clone(&near))?;
@@ -281,6 +286,7 @@ fn launch(options: &ConnectOptions, owner: u32) -> Result<bool> {
     command.arg("--token-file").arg(&options.token_file).arg("--socket").arg(&options.socket);
     command.arg("--until").arg(owner.to_string());
     command.args(options.ask.iter().map(|vgpu| format!("--ask={vgpu}")));
+    command.args(options.compress.then_some("--compress"));
     // Signals of the caller's terminal are not for it.
     command.process_group(0);
     command.stdout(Stdio::piped());

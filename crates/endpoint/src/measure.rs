@@ -122,7 +122,7 @@ fn tls_bulk(span: usize) -> Result<f64> {
     let identity = Identity::from_pkcs8(made.as_ref())?;
     let (one, other) = pair()?;
     let server = ServerConnection::new(identity.server_config()?)?;
-    let client = client_config(identity.digest())?;
+    let client = client_config(identity.digest(), false)?;
     let client = ClientConnection::new(client, ServerName::try_from("weft").context("a name")?)?;
     bulk(StreamOwned::new(client, one), StreamOwned::new(server, other), BULK, span)
 }

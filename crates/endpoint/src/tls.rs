@@ -32,8 +32,16 @@ use weft_api::files;
 
 use crate::lock;
 
-/// What both sides say that they speak.
-pub(crate) const ALPN: &[u8] = b"weft/1";
+/// What both sides say that they speak: plainly, or with bulk bytes compressed where it pays. A
+/// gateway of an earlier version knows the first alone, and an endpoint names the second where its
+/// user asked for it.
+const ALPN: &[u8] = b"weft/1";
+const ALPN_PACKED: &[u8] = b"weft/1+lz4";
+
+/// Whether that is one of them.
+pub(crate) fn is_spoken(alpn: Option<&[u8]>) -> bool {
+    [Some(ALPN), Some(ALPN_PACKED)].contains(&alpn)
+}
 
 /// Ciphertext that is read at once, in bytes: some records.
 const READ_BYTES: usize = 128 << 10;
@@ -128,7 +136,7 @@ impl Identity {
         let builder = builder.with_protocol_versions(&[&rustls::version::TLS13])?;
         let resolver = AlwaysResolvesServerRawPublicKeys::new(Arc::clone(&self.key));
         let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(resolver));
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = vec![ALPN_PACKED.to_vec(), ALPN.to_vec()];
         // A session resumes by itself, with what was lost; TLS has nothing to remember.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
@@ -186,11 +194,11 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// How an endpoint greets the gateway whose key has this digest.
+/// How an endpoint greets the gateway whose key has this digest, and whether it would compress.
 ///
 /// # Errors
 /// Never with the provider that is built in.
-pub fn client_config(digest: [u8; 32]) -> Result<Arc<ClientConfig>> {
+pub fn client_config(digest: [u8; 32], compresses: bool) -> Result<Arc<ClientConfig>> {
     let provider = provider();
     let algorithms = provider.signature_verification_algorithms;
     let builder = ClientConfig::builder_with_provider(provider);
@@ -198,7 +206,8 @@ pub fn client_config(digest: [u8; 32]) -> Result<Arc<ClientConfig>> {
     let verifier = Arc::new(Pinned { digest, algorithms });
     let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
     let mut config = builder.with_no_client_auth();
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    let packed = compresses.then_some(ALPN_PACKED);
+    config.alpn_protocols = packed.into_iter().chain([ALPN]).map(<[u8]>::to_vec).collect();
     config.enable_sni = false;
     config.resumption = rustls::client::Resumption::disabled();
     Ok(Arc::new(config))
@@ -264,6 +273,8 @@ pub(crate) enum Waits {
 /// A connection whose handshake is done. Two threads use it: one reads, whoever has something
 /// sends.
 pub struct Channel {
+    /// Both ends agreed to compress.
+    packs: bool,
     tls: Mutex<Connection>,
     socket: TcpStream,
     /// Held by whoever sends, or one's records would come between another's.
@@ -299,7 +310,7 @@ impl Channel {
             socket.set_write_timeout(Some(left))?;
             go_on(&mut tls, &mut socket)?;
         }
-        ensure!(tls.alpn_protocol() == Some(ALPN), "the other side does not speak {ALPN:?}");
+        ensure!(is_spoken(tls.alpn_protocol()), "the other side does not speak {ALPN:?}");
         Self::new(socket, tls.into())
     }
 
@@ -311,7 +322,9 @@ impl Channel {
         socket.set_nodelay(true)?;
         socket.set_nonblocking(false)?;
         tls.set_buffer_limit(None);
+        let packs = tls.alpn_protocol() == Some(ALPN_PACKED);
         Ok(Self {
+            packs,
             tls: Mutex::new(tls),
             socket,
             sending: Mutex::default(),
@@ -319,6 +332,11 @@ impl Channel {
             stall_max: OnceLock::new(),
             blocked: Mutex::default(),
         })
+    }
+
+    /// Whether both ends agreed to compress.
+    pub(crate) fn packs(&self) -> bool {
+        self.packs
     }
 
     /// Has sending fail when the peer takes nothing for so long: one that always reads.

@@ -17,7 +17,7 @@ use weft_endpoint::host::system::counters;
 
 use crate::remote::{Proxy, grant, node, random, run};
 use crate::support::{
-    Conversation, Node, eventually, has_network, program, provided, success, within,
+    Conversation, Node, eventually, has_network, program, provided, success, weft, within,
 };
 
 /// Nobody is told anything after this time; only a broken system reaches it.
@@ -71,6 +71,16 @@ impl Network {
     /// Connections over the cable that the programs' end takes for good.
     fn connections(&self) -> usize {
         established(&self.programs, 2, ADDRESS).len()
+    }
+
+    /// Bytes that have come and gone at the programs' end.
+    fn carried(&self) -> u64 {
+        let bytes = |way: &str| {
+            let mut read = Command::new("cat");
+            read.arg(format!("/sys/class/net/cable/statistics/{way}_bytes"));
+            success(within(&self.programs, &read)).trim().parse::<u64>().unwrap()
+        };
+        bytes("rx") + bytes("tx")
     }
 
     /// How often the programs' end has sent again, in vain so far.
@@ -273,6 +283,36 @@ fn resets_and_silence_of_a_real_network_are_survived() {
     let [resets, silences] = times;
     assert!(resets >= 8 && silences >= 2, "{resets} resets, {silences} silences: too few");
     end(&node, run);
+}
+
+/// Small numbers take little of a network where that is asked for, and any take no more than they are.
+#[test]
+fn what_shrinks_is_sent_compressed_where_that_is_asked_for() {
+    /// What the program copies in a round to the device and back.
+    const BYTES: u64 = 64 << 20;
+
+    if !has_network() {
+        return;
+    }
+    let network = Network::new("lz4");
+    let (node, token, address) = node_within(&network, &[]);
+    let copies = |flags: &[&str], below: &str| {
+        let before = network.carried();
+        let mut command = weft();
+        command.env("WEFT_TOKEN", &token).args(["run", "--remote", &address]).args(flags);
+        command.arg("--").arg(program("bulk")).args(["1", below]);
+        let text = success(within(&network.programs, &command));
+        assert!(text.contains("bulk: PASSED"), "{text}");
+        network.carried() - before
+    };
+    let shrunk = copies(&["--compress"], "2");
+    assert!(shrunk < BYTES / 2, "{shrunk}");
+    // The controls: nobody asked, and what does not shrink.
+    for (flags, below) in [(&[][..], "2"), (&["--compress"], "0")] {
+        let carried = copies(flags, below);
+        assert!((BYTES..BYTES / 4 * 5).contains(&carried), "{carried}");
+    }
+    node.wait_until_empty();
 }
 
 /// Launches do not wait for the network: what thousands of them take longer than a few is no round

@@ -13,6 +13,7 @@ use crate::lending::Lending;
 use crate::link::{HEARTBEAT, LookedBack};
 use crate::lock;
 use crate::outbox::{BATCH, Closed};
+use crate::packing::Packer;
 use crate::pinned::{Rows, Window};
 
 /// What is compared of an allocation at once, in bytes.
@@ -27,6 +28,7 @@ pub(super) struct Collector {
     is_idle: bool,
     /// Frames that are not handed over yet.
     out: Vec<u8>,
+    packer: Packer,
     progress: Vec<u64>,
     notices: [u64; NOTICE_WORDS],
 }
@@ -72,11 +74,13 @@ pub(super) fn run(session: &Session, collecting: &Lending<Collector>) {
 impl Collector {
     pub(super) fn new(session: Arc<Session>) -> Self {
         let window = Window::new(session.pinned_base, session.pinned.len() as u64);
+        let packer = Packer::new(session.link.packs());
         Self {
             session,
             window,
             is_idle: false,
             out: Vec::new(),
+            packer,
             progress: vec![0; PROGRESS_WORDS],
             notices: [0; NOTICE_WORDS],
         }
@@ -198,7 +202,7 @@ impl Collector {
     fn send_span(&mut self, span: &SharedSpan, bulk: Bulk) -> Result<(), Closed> {
         for at in (0..span.len()).step_by(PIECE) {
             let length = PIECE.min(span.len() - at);
-            if bulk.encode(span, at, length, &mut self.out).is_err() {
+            if bulk.encode(span, at, length, &mut self.packer, &mut self.out).is_err() {
                 return Ok(());
             }
             self.hand_over_batch()?;

@@ -11,7 +11,7 @@ use rustls::{ServerConfig, ServerConnection};
 use weft_wire::remote::{OPENING_BYTES_MAX, Opening};
 
 use super::daemon::Daemon;
-use crate::tls::{ALPN, Channel};
+use crate::tls::{Channel, is_spoken};
 
 /// After a connection that could not be accepted (no descriptor is left, say) the next one waits.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -211,7 +211,7 @@ impl Connection {
             return Ok(Progress::Waits);
         }
         // Who names no protocol at all is let through by TLS.
-        ensure!(self.tls.alpn_protocol() == Some(ALPN), "it speaks another protocol");
+        ensure!(is_spoken(self.tls.alpn_protocol()), "it speaks another protocol");
         // Frames come after the answer only.
         ensure!(message.len() == length, "it does not wait for the answer");
         Ok(Progress::Said(Opening::from_bytes(message)?))

@@ -237,6 +237,8 @@ impl Reader for Receiver<'_> {
             | Frame::Progress { .. }
             | Frame::Notice { .. }
             | Frame::Written(_)
+            // It comes here as what it was.
+            | Frame::Packed { .. }
             | Frame::Lost(_) => Err(Over("the endpoint sent what only gateways send".into())),
         }
     }

@@ -31,6 +31,8 @@ pub struct Gateway {
     pub remote: String,
     /// Digest of its public key.
     pub digest: [u8; 32],
+    /// Bulk bytes are to be compressed where it pays, if the gateway can.
+    pub compresses: bool,
     /// Its host's addresses, the one where it was found last first. A session goes on there, or at
     /// another one of them, without asking a name service again.
     addresses: Mutex<Vec<SocketAddr>>,
@@ -47,8 +49,9 @@ pub(super) enum Resumption {
 
 impl Gateway {
     /// A gateway that was not looked for yet.
-    pub(super) fn new(remote: &str, digest: [u8; 32]) -> Self {
-        Self { remote: remote.to_owned(), digest, addresses: Mutex::default() }
+    pub(super) fn new(remote: &str, digest: [u8; 32], compresses: bool) -> Self {
+        let (remote, addresses) = (remote.to_owned(), Mutex::default());
+        Self { remote, digest, compresses, addresses }
     }
 
     /// Begins a session.
@@ -160,7 +163,7 @@ impl Gateway {
                  runs with remote.listen, and firewalls between"
             )
         })?;
-        let config = tls::client_config(self.digest)?;
+        let config = tls::client_config(self.digest, self.compresses)?;
         let greeted = deadline.min(Instant::now() + CONNECT_LIMIT);
         Channel::connect(socket, config, greeted).map_err(|error| {
             let why = match tls::is_proof_missing(&error) {

@@ -34,6 +34,8 @@ pub struct Near {
     /// Host and port of the gateway.
     remote: String,
     grants: Vec<(GrantBody, String)>,
+    /// Bulk bytes are compressed where it pays.
+    compresses: bool,
     /// Tells this endpoint from others that were given the same grant.
     key: [u8; 32],
     /// Programs that are connected.
@@ -73,9 +75,16 @@ impl Near {
         Ok(Self {
             remote: remote.to_owned(),
             grants,
+            compresses: false,
             key: tls::random()?,
             programs: AtomicUsize::new(0),
         })
+    }
+
+    /// The same, whose bulk bytes are compressed where it pays. An older gateway does not.
+    #[must_use]
+    pub fn compressing(self, compresses: bool) -> Self {
+        Self { compresses, ..self }
     }
 
     /// Asks the gateway whether programs that name these vGPUs would be let in (an empty name is
@@ -153,7 +162,7 @@ impl Near {
 
     fn open(&self, hello: &HelloBody) -> Result<(Gateway, Channel, Opened), Refusal> {
         let grant = self.grant_for(hello)?;
-        let gateway = Gateway::new(&self.remote, grant.0.server);
+        let gateway = Gateway::new(&self.remote, grant.0.server, self.compresses);
         let (channel, opened) = gateway.open(&grant.1, self.key, hello)?;
         Ok((gateway, channel, opened))
     }

@@ -284,7 +284,8 @@ impl Session {
                 let _ = self.segment.declare_lost(loss_of(why));
                 return Err(Over("the node ended it".into()));
             }
-            Frame::Ack(_) | Frame::Command { .. } | Frame::Bye => {
+            // A packed frame comes here as what it was.
+            Frame::Ack(_) | Frame::Command { .. } | Frame::Bye | Frame::Packed { .. } => {
                 return Err(Over("the gateway sent what only endpoints send".into()));
             }
         }

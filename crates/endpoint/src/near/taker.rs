@@ -16,6 +16,7 @@ use crate::lending::Lending;
 use crate::link::{HEARTBEAT, LookedBack};
 use crate::lock;
 use crate::outbox::BATCH;
+use crate::packing::Packer;
 use crate::pinned::{self, Counts, Rows, Touched, Until, Watched, Window};
 
 /// How often words are looked at that a stream waits for and the program writes.
@@ -131,6 +132,7 @@ struct Forwarder {
     session: Arc<Session>,
     /// Frames that are not handed over yet.
     out: Vec<u8>,
+    packer: Packer,
     window: Window,
     counts: Counts,
     /// Commands so far that touch the window, and that may write there.
@@ -145,9 +147,11 @@ struct Forwarder {
 impl Forwarder {
     fn new(session: Arc<Session>) -> Self {
         let window = Window::new(session.pinned_base, session.pinned.len() as u64);
+        let packer = Packer::new(session.link.packs());
         Self {
             session,
             out: Vec::new(),
+            packer,
             window,
             counts: Counts::default(),
             touching: 0,
@@ -297,7 +301,8 @@ impl Forwarder {
     fn send_span(&mut self, span: &SharedSpan, bulk: Bulk) -> Result<(), Broken> {
         for at in (0..span.len()).step_by(PIECE) {
             let length = PIECE.min(span.len() - at);
-            bulk.encode(span, at, length, &mut self.out).map_err(|_| Broken)?;
+            let encoded = bulk.encode(span, at, length, &mut self.packer, &mut self.out);
+            encoded.map_err(|_| Broken)?;
             if self.out.len() >= BATCH {
                 self.hand_over()?;
             }

@@ -204,7 +204,7 @@ fn say_over(
     socket: TcpStream,
     opening: &Opening,
 ) -> Option<(Channel, Reception)> {
-    let config = client_config(gateway.identity.digest()).unwrap();
+    let config = client_config(gateway.identity.digest(), false).unwrap();
     let channel = Channel::connect(socket, config, Instant::now() + LIMIT).unwrap();
     send_message(&channel, &opening.to_bytes().unwrap()).unwrap();
     channel.set_patience(LIMIT).unwrap();
@@ -357,7 +357,7 @@ fn who_speaks_another_protocol_gets_no_answer() {
     let opening = Opening::Open(Open { grant: grant([0; 32]), key: [0; 32], hello: hello() });
     let message = opening.to_bytes().unwrap();
     let attempt = |protocols: &[&[u8]]| {
-        let mut config = (*client_config(gateway.identity.digest()).unwrap()).clone();
+        let mut config = (*client_config(gateway.identity.digest(), false).unwrap()).clone();
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         let mut socket = TcpStream::connect(gateway.address).unwrap();
         socket.set_read_timeout(Some(LIMIT)).unwrap();
