@@ -239,7 +239,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = listener.local_addr().unwrap().to_string();
         thread::spawn(move || dribble(&listener));
-        let gateway = Gateway::new(&remote, [0; 32]);
+        let gateway = Gateway::new(&remote, [0; 32], false);
         let began = Instant::now();
         for limit in [0, 200] {
             let deadline = Instant::now() + Duration::from_millis(limit);
@@ -276,7 +276,7 @@ mod tests {
         let [closed, other, first, second] = listeners;
         drop(closed);
         thread::spawn(move || other.incoming().for_each(drop));
-        let gateway = Gateway::new("unused:0", identity.digest());
+        let gateway = Gateway::new("unused:0", identity.digest(), false);
         *lock(&gateway.addresses) = addresses.to_vec();
         let resumed = || {
             let resumed = gateway.resume(resume(), Instant::now() + 4 * CONNECT_LIMIT);
