@@ -285,7 +285,7 @@ fn resets_and_silence_of_a_real_network_are_survived() {
     end(&node, run);
 }
 
-/// Small numbers take little of a network where that is asked for, and others no more than they are.
+/// Small numbers take little of a network where that is asked for, and others what they are.
 #[test]
 fn what_shrinks_is_sent_compressed_where_that_is_asked_for() {
     /// What the program copies in a round to the device and back.
