@@ -77,8 +77,6 @@ pub(crate) enum LookedBack {
 /// Both directions of a session.
 #[derive(Debug, Default)]
 pub struct Link {
-    /// Both ends agreed to compress, as its first connection says.
-    packs: bool,
     outbox: Outbox,
     /// Frames of the peer that were handled, and as far as it was told.
     handled: AtomicU64,
@@ -112,15 +110,9 @@ impl Link {
     /// A link whose session has just begun on this connection.
     #[must_use]
     pub fn over(channel: Channel) -> Self {
-        let packs = channel.packs();
         let channel = Some(Arc::new(channel));
         let attached = Attached { channel, number: 1, ..Attached::default() };
-        Self { packs, channel: Mutex::new(attached), ..Self::default() }
-    }
-
-    /// Whether bulk bytes are compressed where it pays.
-    pub(crate) fn packs(&self) -> bool {
-        self.packs
+        Self { channel: Mutex::new(attached), ..Self::default() }
     }
 
     /// Adds whole frames, waiting while the peer has not handled enough of those before, and leaves

@@ -72,9 +72,10 @@ pub(super) fn run(session: &Session, collecting: &Lending<Collector>) {
 }
 
 impl Collector {
-    pub(super) fn new(session: Arc<Session>) -> Self {
+    /// Of a session whose ends have agreed to compress, or not.
+    pub(super) fn new(session: Arc<Session>, packs: bool) -> Self {
         let window = Window::new(session.pinned_base, session.pinned.len() as u64);
-        let packer = Packer::new(session.link.packs());
+        let packer = Packer::new(packs);
         Self {
             session,
             window,

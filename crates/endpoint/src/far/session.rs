@@ -89,7 +89,7 @@ impl Session {
 
     /// Relays until the client, the worker or the endpoint's grace time is over.
     pub(super) fn run(self: &Arc<Self>, channel: Channel) {
-        let collecting = Arc::new(Lending::new(Collector::new(Arc::clone(self))));
+        let collecting = Arc::new(Lending::new(Collector::new(Arc::clone(self), channel.packs())));
         let (session, work) = (Arc::clone(self), Arc::clone(&collecting));
         let thread = thread::Builder::new().name("collector".to_owned()).stack_size(256 << 10);
         let collector = thread.spawn(move || collector::run(&session, &work));

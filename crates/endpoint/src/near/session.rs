@@ -45,6 +45,8 @@ pub(super) struct Session {
     id: [u8; 16],
     secret: [u8; 32],
     grace: Duration,
+    /// Both ends agreed to compress, as its first connection says.
+    pub(super) packs: bool,
     pub(super) link: Link,
     pub(super) segment: Segment,
     replies: Replies,
@@ -104,6 +106,7 @@ impl Session {
             id: session,
             secret,
             grace: Duration::from_millis(u64::from(grace_ms)).min(GRACE_MAX),
+            packs: channel.packs(),
             link: Link::over(channel),
             replies: side.replies().clone(),
             segment,

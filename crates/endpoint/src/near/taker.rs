@@ -147,7 +147,7 @@ struct Forwarder {
 impl Forwarder {
     fn new(session: Arc<Session>) -> Self {
         let window = Window::new(session.pinned_base, session.pinned.len() as u64);
-        let packer = Packer::new(session.link.packs());
+        let packer = Packer::new(session.packs);
         Self {
             session,
             out: Vec::new(),
