@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weft_api::v1::{Event, Kind, Locality, Mode, Problem};
 use weft_sched::placement::{
@@ -27,6 +27,10 @@ const ATTEMPTS_MAX: u32 = 8;
 
 /// How often who finds no room waits for what others have reserved and the store may refuse.
 const WAITS_MAX: u32 = 3;
+
+/// Who has waited so often in vain has the view made anew, if it is older than this: making it keeps
+/// everybody waiting.
+const REBUILT_EVERY: Duration = Duration::from_secs(1);
 
 /// Instances that are read at once when what they asked for is counted.
 const SEEDED_AT_ONCE: u32 = 1_000;
@@ -58,6 +62,8 @@ struct Heard {
 struct Known {
     /// None where it is to be read again before the next decision.
     view: Option<View>,
+    /// When that was read.
+    read: Option<Instant>,
     asked: Asked,
 }
 
@@ -213,6 +219,7 @@ impl Allocator {
             let mix = known.asked.mix.clone();
             let (inventory, taken) = (inventory.wait()?, taken.wait()?);
             known.view = Some(View::new(self.policy, mix, inventory, &taken, &self.unreachable()));
+            known.read = Some(Instant::now());
         }
         known.view.as_mut().ok_or_else(|| StoreError::Broken("there is no view".to_owned()))
     }
@@ -284,19 +291,26 @@ impl Allocator {
         let mut waits = 0;
         for _ in 0..ATTEMPTS_MAX {
             let mut held = self.lock();
-            let view = self.view(&mut held).map_err(broken)?;
-            let decided = view.decide(wanted, request);
+            let mut view = self.view(&mut held).map_err(broken)?;
+            let mut decided = view.decide(wanted, request);
             if decided.is_err()
-                && waits < WAITS_MAX
                 && view.cluster.could_hold(request)
                 && let Some(last) = self.pending.last()
             {
                 // What takes the room may be refused itself, and then the view is made anew. Others
                 // decide meanwhile: a look at the whole store would keep all of them waiting.
-                drop(held);
-                self.pending.wait_for(last);
-                waits += 1;
-                continue;
+                if waits < WAITS_MAX {
+                    drop(held);
+                    self.pending.wait_for(last);
+                    waits += 1;
+                    continue;
+                }
+                // There are always others: the store says what is taken, before anybody decides.
+                if held.read.is_none_or(|read| read.elapsed() >= REBUILT_EVERY) {
+                    held.view = None;
+                    view = self.view(&mut held).map_err(broken)?;
+                    decided = view.decide(wanted, request);
+                }
             }
             let decided = match decided {
                 Ok(decided) => decided,
