@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use weft_api::v1::{Event, Kind, Locality, Mode, Problem};
@@ -28,9 +29,9 @@ const ATTEMPTS_MAX: u32 = 8;
 /// How often who finds no room waits for what others have reserved and the store may refuse.
 const WAITS_MAX: u32 = 3;
 
-/// Who has waited so often in vain has the view made anew, if it is older than this: making it keeps
-/// everybody waiting.
-const REBUILT_EVERY: Duration = Duration::from_secs(1);
+/// Who has waited so often in vain has the view made anew, which keeps everybody waiting: so others
+/// decide for so many times as long before it is made for that again.
+const RESTS: u32 = 10;
 
 /// Instances that are read at once when what they asked for is counted.
 const SEEDED_AT_ONCE: u32 = 1_000;
@@ -62,9 +63,17 @@ struct Heard {
 struct Known {
     /// None where it is to be read again before the next decision.
     view: Option<View>,
-    /// When that was read.
-    read: Option<Instant>,
+    /// When that was made last, and how long it took.
+    made: Option<(Instant, Duration)>,
     asked: Asked,
+}
+
+impl Known {
+    /// How long it is until the view may be made anew for who finds no room.
+    fn rest(&self) -> Duration {
+        let rest = self.made.map(|(at, took)| (took * RESTS).saturating_sub(at.elapsed()));
+        rest.unwrap_or_default()
+    }
 }
 
 /// What was asked for. It is no part of the view: how often that is read again, in a cloud that is
@@ -213,13 +222,14 @@ impl Allocator {
 
     fn view<'a>(&self, known: &'a mut Known) -> Result<&'a mut View, StoreError> {
         if known.view.is_none() {
+            let began = Instant::now();
             known.asked.seed(self.store.as_ref())?;
             let inventory = self.store.inventory();
             let taken = self.store.taken();
             let mix = known.asked.mix.clone();
             let (inventory, taken) = (inventory.wait()?, taken.wait()?);
             known.view = Some(View::new(self.policy, mix, inventory, &taken, &self.unreachable()));
-            known.read = Some(Instant::now());
+            known.made = Some((Instant::now(), began.elapsed()));
         }
         known.view.as_mut().ok_or_else(|| StoreError::Broken("there is no view".to_owned()))
     }
@@ -305,12 +315,16 @@ impl Allocator {
                     waits += 1;
                     continue;
                 }
-                // There are always others: the store says what is taken, before anybody decides.
-                if held.read.is_none_or(|read| read.elapsed() >= REBUILT_EVERY) {
-                    held.view = None;
-                    view = self.view(&mut held).map_err(broken)?;
-                    decided = view.decide(wanted, request);
+                let rest = held.rest();
+                if !rest.is_zero() {
+                    drop(held);
+                    thread::sleep(rest);
+                    continue;
                 }
+                // There are always others: the store says what is taken, before anybody decides.
+                held.view = None;
+                view = self.view(&mut held).map_err(broken)?;
+                decided = view.decide(wanted, request);
             }
             let decided = match decided {
                 Ok(decided) => decided,
