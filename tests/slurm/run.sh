@@ -56,9 +56,12 @@ X
     until_true 30 bash -c 'sinfo -h -o %T | grep -q idle' || { say "FAILED  Slurm does not start"; tail $STATE/*.log; exit 1; }
     say "$(slurmd -V), $(sinfo -h -o '%n %T %G')"
 }
-control() { weft-control serve --state-dir $STATE/control --provisioner slurm --sweep-s "${1:-3600}" >> $STATE/control.log 2>&1 & CONTROL=$!; until_true 20 curl -sf http://127.0.0.1:7610/ready; }
+# control [SWEEP_S [PLACE]]: it kills itself at that place, if one is named.
+control() { WEFT_CONTROL_CRASH_AT=${2:-} weft-control serve --state-dir $STATE/control --provisioner slurm --sweep-s "${1:-3600}" >> $STATE/control.log 2>&1 & CONTROL=$!; until_true 20 curl -sf http://127.0.0.1:7610/ready; }
 used() { local sum=0 n; for n in $(gsaas -gpus -json | grep -o '"cgpus":[0-9]*' | cut -d: -f2); do sum=$((sum + n)); done; [ "$sum" = "$1" ]; }
 as() { local user=$1; shift; timeout 60 runuser -u "$user" -- "$@"; }
+no_vgpus() { ! weft --runtime-dir $STATE/node ls 2> /dev/null | grep -q cgpu-; }
+has_died() { [ ! -e "/proc/$1" ] || grep -q ') Z ' "/proc/$1/stat"; }
 idle() { used 0 && [ -z "$(ls /run/weft-slurm 2> /dev/null)" ]; }
 
 network; PATH=/run/bin:$PATH
@@ -90,6 +93,14 @@ say "-- more than the quota: the job is cancelled, the node stays"
 said=$(timeout 30 srun --gres=weft:5 true 2>&1); say "   srun ends with $?: $(tail -1 <<< "$said")"
 job=$(squeue -h --states=all -o %i | sort -n | tail -1); say "   $(scontrol show job -o "$job" | grep -o 'Comment=.*' | sed 's/ [A-Z][A-Za-z]*=.*//')"
 check "the node is in service" bash -c 'sinfo -h -o %T | grep -qvE "drain|down"'; check "nothing is left" until_true 20 idle
+say "-- more memory than any GPU has: the job is cancelled, the node stays"
+sed -i 's/^POOLMEM=.*/POOLMEM=400000/' /run/weft-etc/slurm.conf
+api /v1/projects/slurm '{"quota": {"cgpus": 4, "memory_mib": 1048576, "exclusive_gpus": 0}}' > /dev/null
+said=$(timeout 30 srun --gres=weft:1 true 2>&1); say "   srun ends with $?: $(tail -1 <<< "$said")"
+job=$(squeue -h --states=all -o %i | sort -n | tail -1); said=$(scontrol show job -o "$job" | grep -o 'Comment=.*' | sed 's/ [A-Z][A-Za-z]*=.*//'); say "   $said"
+check "it says that there is no room" grep -q 'room for 0 of 1' <<< "$said"
+check "the node is in service" bash -c 'sinfo -h -o %T | grep -qvE "drain|down"'; check "nothing is left" until_true 20 idle
+sed -i 's/^POOLMEM=.*/POOLMEM=512/' /run/weft-etc/slurm.conf
 say "-- a job that is killed"
 sbatch -Q -o /dev/null --gres=weft:2 --wrap 'sleep 1000'; until_true 20 used 2; check "two cGPUs are taken" used 2
 scancel "$(squeue -h -o %i)"; check "given back" until_true 40 idle
@@ -97,6 +108,27 @@ say "-- the control plane is killed while a job runs"
 sbatch -Q -o /tmp/out --gres=weft:1 --wrap 'until [ -e /tmp/go ]; do sleep 0.1; done; /run/programs/vector_add'; until_true 20 used 1
 kill -9 $CONTROL; wait $CONTROL 2> /dev/null; control; touch /tmp/go
 check "the job's program runs" until_true 30 grep -q PASSED /tmp/out; check "given back" until_true 20 idle
+say "-- the control plane is killed at each step of making a job's cGPUs, and of taking them back"
+killed_at() { # killed_at PLACE: a job begins and ends, in which the control plane dies there and is started again
+    kill -9 "$CONTROL"; wait "$CONTROL" 2> /dev/null; rm -f /tmp/out3; control 3600 "$1"
+    sbatch -Q -o /tmp/out3 --gres=weft:1 --wrap '/run/programs/vector_add'
+    if until_true 60 has_died "$CONTROL"; then wait "$CONTROL" 2> /dev/null; else say "FAILED  it does not come to $1"; BAD=1; kill -9 "$CONTROL"; fi
+    control
+    check "killed $1: its program runs, and everything is given back" \
+        eval 'until_true 60 grep -q PASSED /tmp/out3 && until_true 30 idle && until_true 30 no_vgpus'
+}
+for step in address sign create port grant rules active confirm unrule revoke terminate release; do
+    for when in before after kept; do killed_at "$when:$step"; done; done
+killed_at inside:grant; killed_at inside:revoke
+say "-- the job's node is lost and comes back: nothing of it is left there"
+sbatch -Q -o /dev/null --no-requeue --gres=weft:1 --wrap 'sleep 1000'; until_true 20 used 1
+pkill -9 slurmd; pkill -9 slurmstepd; pkill -9 -f weft-slurm; pkill -9 -f 'sleep 1000'; rm -rf /run/weft-slurm
+kill -9 $CONTROL; wait $CONTROL 2> /dev/null; control 1
+slurmd -b -D >> $STATE/slurmd.log 2>&1 < /dev/null &
+check "Slurm has it in service again" until_true 60 bash -c 'sinfo -h -o %T | grep -q idle && [ -z "$(squeue -h)" ]'
+check "a sweep gives its cGPU back" until_true 30 used 0
+said=$(as nobody srun --gres=weft:1 /run/programs/vector_add 2>&1); check "the next job runs there" grep -q PASSED <<< "$said"
+check "given back" until_true 20 idle
 say "-- no epilog ever runs (its node is gone): the control plane asks Slurm"
 sbatch -Q -o /dev/null --gres=weft:1 --wrap 'sleep 1000'; until_true 20 used 1
 mv /run/weft-etc/epilog /run/weft-etc/epilog.away; printf '#!/bin/sh\nexit 0\n' > /run/weft-etc/epilog; chmod 755 /run/weft-etc/epilog

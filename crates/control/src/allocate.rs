@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use weft_api::v1::{Event, Kind, Locality, Mode, Problem};
 use weft_sched::placement::{
@@ -27,6 +28,10 @@ const ATTEMPTS_MAX: u32 = 8;
 
 /// How often who finds no room waits for what others have reserved and the store may refuse.
 const WAITS_MAX: u32 = 3;
+
+/// Who has waited so often in vain has the view made anew, which keeps everybody waiting: so others
+/// decide for so many times as long before it is made for that again.
+const RESTS: u32 = 10;
 
 /// Instances that are read at once when what they asked for is counted.
 const SEEDED_AT_ONCE: u32 = 1_000;
@@ -58,7 +63,17 @@ struct Heard {
 struct Known {
     /// None where it is to be read again before the next decision.
     view: Option<View>,
+    /// When that was made last, and how long it took.
+    made: Option<(Instant, Duration)>,
     asked: Asked,
+}
+
+impl Known {
+    /// How long it is until the view may be made anew for who finds no room.
+    fn rest(&self) -> Duration {
+        let rest = self.made.map(|(at, took)| (took * RESTS).saturating_sub(at.elapsed()));
+        rest.unwrap_or_default()
+    }
 }
 
 /// What was asked for. It is no part of the view: how often that is read again, in a cloud that is
@@ -207,12 +222,14 @@ impl Allocator {
 
     fn view<'a>(&self, known: &'a mut Known) -> Result<&'a mut View, StoreError> {
         if known.view.is_none() {
+            let began = Instant::now();
             known.asked.seed(self.store.as_ref())?;
             let inventory = self.store.inventory();
             let taken = self.store.taken();
             let mix = known.asked.mix.clone();
             let (inventory, taken) = (inventory.wait()?, taken.wait()?);
             known.view = Some(View::new(self.policy, mix, inventory, &taken, &self.unreachable()));
+            known.made = Some((Instant::now(), began.elapsed()));
         }
         known.view.as_mut().ok_or_else(|| StoreError::Broken("there is no view".to_owned()))
     }
@@ -284,19 +301,30 @@ impl Allocator {
         let mut waits = 0;
         for _ in 0..ATTEMPTS_MAX {
             let mut held = self.lock();
-            let view = self.view(&mut held).map_err(broken)?;
-            let decided = view.decide(wanted, request);
+            let mut view = self.view(&mut held).map_err(broken)?;
+            let mut decided = view.decide(wanted, request);
             if decided.is_err()
-                && waits < WAITS_MAX
                 && view.cluster.could_hold(request)
                 && let Some(last) = self.pending.last()
             {
                 // What takes the room may be refused itself, and then the view is made anew. Others
                 // decide meanwhile: a look at the whole store would keep all of them waiting.
-                drop(held);
-                self.pending.wait_for(last);
-                waits += 1;
-                continue;
+                if waits < WAITS_MAX {
+                    drop(held);
+                    self.pending.wait_for(last);
+                    waits += 1;
+                    continue;
+                }
+                let rest = held.rest();
+                if !rest.is_zero() {
+                    drop(held);
+                    thread::sleep(rest);
+                    continue;
+                }
+                // There are always others: the store says what is taken, before anybody decides.
+                held.view = None;
+                view = self.view(&mut held).map_err(broken)?;
+                decided = view.decide(wanted, request);
             }
             let decided = match decided {
                 Ok(decided) => decided,

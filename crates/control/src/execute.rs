@@ -328,11 +328,12 @@ impl World {
         let ids: BTreeMap<String, &str> =
             cgpus.iter().map(|cgpu| (cgpu.vgpu(), cgpu.id.as_str())).collect();
         let names: Vec<String> = ids.keys().cloned().collect();
-        let used = self.answered(node, self.nodes.used(&admin, &names))?;
-        let of = |(vgpu, used_ns): (String, u64)| Some(((*ids.get(&vgpu)?).to_owned(), used_ns));
-        self.store.keep_used(&used.into_iter().filter_map(of).collect::<Vec<_>>())?;
+        let of = |(vgpu, used_ns): &(String, u64)| Some(((*ids.get(vgpu)?).to_owned(), *used_ns));
+        let keep = |used: &[(String, u64)]| {
+            Ok(self.store.keep_used(&used.iter().filter_map(of).collect::<Vec<_>>())?)
+        };
         let inside = || self.crash.at("inside", Step::Revoke);
-        self.answered(node, self.nodes.revoke(&admin, &names, &inside))?;
+        self.answered(node, self.nodes.revoke(&admin, &names, &keep, &inside))?;
         Ok(())
     }
 

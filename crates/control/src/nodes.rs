@@ -61,6 +61,9 @@ pub struct VgpuSpec {
     pub sla_us: u64,
 }
 
+/// Keeps the device time that vGPUs have used, in ns by their names.
+pub type Keep<'a> = &'a (dyn Fn(&[(String, u64)]) -> Result<(), Failure> + Sync);
+
 /// The GPU nodes.
 pub trait Nodes: Send + Sync + std::fmt::Debug {
     /// What a node is.
@@ -87,15 +90,9 @@ pub trait Nodes: Send + Sync + std::fmt::Debug {
         inside: &(dyn Fn() + Sync),
     ) -> Result<(), Failure>;
 
-    /// Device time in ns that those of these vGPUs have used so far which are there. A node forgets
-    /// it with the vGPU.
-    ///
-    /// # Errors
-    /// Why nobody knows.
-    fn used(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure>;
-
-    /// Removes vGPUs with their sessions and grants, if they are there; how many were. `inside` is
-    /// called in the middle.
+    /// Removes vGPUs with their sessions and grants, if they are there; how many were. A node forgets
+    /// with a vGPU what it used: `keep` is given the device time in ns before the first one goes, and
+    /// without it none does. `inside` is called in the middle.
     ///
     /// # Errors
     /// Why some may be left.
@@ -103,6 +100,7 @@ pub trait Nodes: Send + Sync + std::fmt::Debug {
         &self,
         admin: &str,
         vgpus: &[String],
+        keep: Keep<'_>,
         inside: &(dyn Fn() + Sync),
     ) -> Result<usize, Failure>;
 
@@ -224,24 +222,23 @@ impl Nodes for Sockets {
         }
     }
 
-    fn used(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure> {
-        let there = connect_briefly(admin)?.list().map_err(of_silent)?;
-        let of = there.into_iter().filter(|vgpu| vgpus.contains(&vgpu.name));
-        Ok(of.map(|vgpu| (vgpu.name, vgpu.used_ns)).collect())
-    }
-
     fn revoke(
         &self,
         admin: &str,
         vgpus: &[String],
+        keep: Keep<'_>,
         inside: &(dyn Fn() + Sync),
     ) -> Result<usize, Failure> {
         let mut client = connect_briefly(admin)?;
-        let there = client.list().map_err(of_silent)?;
+        let mut there = client.list().map_err(of_silent)?;
+        there.retain(|vgpu| vgpus.contains(&vgpu.name));
+        let used: Vec<(String, u64)> =
+            there.iter().map(|vgpu| (vgpu.name.clone(), vgpu.used_ns)).collect();
+        keep(&used)?;
         // What ends sessions may take longer.
         client.wait_at_most(REMOVE_LIMIT)?;
         let mut gone = 0;
-        for vgpu in there.iter().filter(|vgpu| vgpus.contains(&vgpu.name)) {
+        for vgpu in &there {
             client.remove(&vgpu.name, true)?;
             gone += 1;
             if gone == 1 {
@@ -324,6 +321,7 @@ fn create_request(vgpu: &VgpuSpec) -> Request {
 mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::{UnixListener, UnixStream};
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use weft_api::node::VgpuReport;
@@ -445,11 +443,8 @@ mod tests {
         let _hangs = peer::listen_stream(&socket, 0o600, 4).unwrap();
         let names = ["a".to_owned()];
         let admin = socket.to_str().unwrap();
-        let ask = || {
-            let asked = Sockets.used(admin, &names).unwrap_err();
-            assert_eq!(Sockets.revoke(admin, &names, &|| {}).unwrap_err(), asked);
-            asked
-        };
+        let ask =
+            || Sockets.revoke(admin, &names, &|_| panic!("nothing is known"), &|| {}).unwrap_err();
         let silent = Failure::passing("the node daemon did not answer within 3 s");
         assert_eq!(ask(), silent);
         // Nor are they when its queue is full.
@@ -470,23 +465,30 @@ mod tests {
             Answer::Vgpus(all.iter().map(|(name, used_ns)| report(name, *used_ns)).collect())
         };
         let answers = vec![
-            vec![there(&[("a", 7), ("b", 8), ("other", 9)])],
+            vec![there(&[("a", 6), ("b", 8)])],
             vec![there(&[("a", 7), ("b", 8), ("other", 9)]), Answer::Done, refused],
             vec![there(&[("b", 9), ("other", 9)]), Answer::Done],
             vec![there(&[])],
         ];
         let thread = std::thread::spawn(move || node(&listener, answers));
         let (admin, names) = (socket.to_str().unwrap(), ["a".to_owned(), "b".to_owned()]);
-        let used = vec![("a".to_owned(), 7), ("b".to_owned(), 8)];
-        assert_eq!(Sockets.used(admin, &names).unwrap(), used);
-        let halves = AtomicUsize::new(0);
+        let away = |_: &[(String, u64)]| Err(Failure::passing("the store is away"));
+        let refused = Sockets.revoke(admin, &names, &away, &|| panic!("one is gone"));
+        assert_eq!(refused.unwrap_err().words, "the store is away");
+        let (halves, kept) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let inside = || {
             halves.fetch_add(1, Ordering::Relaxed);
         };
-        Sockets.revoke(admin, &names, &inside).unwrap_err();
+        let keep = |used: &[(String, u64)]| {
+            kept.lock().unwrap().extend_from_slice(used);
+            Ok(())
+        };
+        Sockets.revoke(admin, &names, &keep, &inside).unwrap_err();
         assert_eq!(halves.load(Ordering::Relaxed), 1, "one is gone and the other is not");
-        assert_eq!(Sockets.revoke(admin, &names, &|| {}).unwrap(), 1);
-        assert_eq!(Sockets.revoke(admin, &names, &|| {}).unwrap(), 0);
+        assert_eq!(Sockets.revoke(admin, &names, &keep, &|| {}).unwrap(), 1);
+        assert_eq!(Sockets.revoke(admin, &names, &keep, &|| {}).unwrap(), 0);
+        let used = [("a", 7), ("b", 8), ("b", 9)].map(|(name, ns)| (name.to_owned(), ns));
+        assert_eq!(*kept.lock().unwrap(), used);
         thread.join().unwrap();
     }
 }

@@ -98,7 +98,7 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
         let (unknown, foreign): (Vec<String>, Vec<String>) =
             found.iter().filter(|vgpu| !own.is_live(vgpu)).cloned().partition(|vgpu| own.has(vgpu));
         if !unknown.is_empty() {
-            swept.vgpus += note(world.nodes.revoke(admin, &unknown, &|| {}));
+            swept.vgpus += note(world.nodes.revoke(admin, &unknown, &|_| Ok(()), &|| {}));
         }
         if let Some(first) = foreign.first() {
             swept.foreign += foreign.len();

@@ -85,7 +85,7 @@ pub enum Frame<'a> {
     Written(u64),
     /// The session is over; one of [`weft_ring::Loss`]'s numbers.
     Lost(u32),
-    /// Bytes of the arena or the window, compressed: only where both ends agreed on it.
+    /// Bytes of the arena or the window, compressed: nobody sends them but where both ends agreed.
     Packed {
         /// Where they go.
         to: Bulk,
@@ -138,6 +138,26 @@ impl Bulk {
         }
     }
 
+    fn put_piece(self, length: usize, piece: Piece<'_>, out: &mut Vec<u8>) {
+        match piece {
+            Piece::Packed(bytes) => {
+                let length = u32::try_from(length).unwrap_or(u32::MAX);
+                Frame::Packed { to: self, length, bytes }.encode(out);
+            }
+            Piece::Plain(bytes) => self.frame(bytes).encode(out),
+        }
+    }
+
+    /// Appends a frame with these bytes, no more than a piece.
+    pub(crate) fn encode_bytes(self, bytes: &[u8], packer: &mut Packer, out: &mut Vec<u8>) {
+        if packer.tries(bytes.len()) {
+            packer.plain().extend_from_slice(bytes);
+            self.put_piece(bytes.len(), packer.pack(), out);
+        } else {
+            self.frame(bytes).encode(out);
+        }
+    }
+
     /// Appends a frame with `length` bytes of `span` from `at` on, which is `at` bytes behind where
     /// this begins. They may be changed meanwhile, which is their owner's doing.
     ///
@@ -154,13 +174,7 @@ impl Bulk {
         let to = self.behind(at);
         if packer.tries(length) {
             span.append_to(at, length, packer.plain())?;
-            match packer.pack() {
-                Piece::Packed(bytes) => {
-                    let length = u32::try_from(length).unwrap_or(u32::MAX);
-                    Frame::Packed { to, length, bytes }.encode(out);
-                }
-                Piece::Plain(bytes) => to.frame(bytes).encode(out),
-            }
+            to.put_piece(length, packer.pack(), out);
             return Ok(());
         }
         let before = out.len();

@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    fn tokens(count: u32) -> Vec<u8> {
+    fn counting(count: u32) -> Vec<u8> {
         (0..count).flat_map(|at| (at.wrapping_mul(7) % 1000).to_le_bytes()).collect()
     }
 
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_shrinks_is_packed_and_comes_back() {
-        let (mut packer, bytes) = (Packer::new(true), tokens(1 << 14));
+        let (mut packer, bytes) = (Packer::new(true), counting(1 << 14));
         assert!(packer.tries(bytes.len()));
         packer.plain().extend_from_slice(&bytes);
         let Piece::Packed(packed) = packer.pack() else { panic!("it shrinks") };
@@ -133,7 +133,7 @@ mod tests {
         }
         assert!((10..30).contains(&tried), "{tried}");
         // The first that shrinks again has the next ones tried.
-        let bytes = tokens(1 << 14);
+        let bytes = counting(1 << 14);
         let mut packed = 0;
         for _ in 0..100 {
             if packer.tries(bytes.len()) {

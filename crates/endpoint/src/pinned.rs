@@ -26,6 +26,9 @@ const GRAPH_PARAM_BYTES_MAX: u64 = 16 << 20;
 /// What the window is allocated in, in bytes.
 const PAGE: u64 = weft_ring::PAGE as u64;
 
+/// Most allocations of pinned memory of a session: a gateway keeps where each is.
+const ALLOCATIONS_MAX: usize = 1 << 16;
+
 /// Most uses of pinned memory by all graphs of a session together: a gateway keeps those of all its
 /// sessions.
 const GRAPH_ROWS_MAX: usize = 1 << 16;
@@ -235,7 +238,7 @@ impl Window {
         if let Command::PinnedRange { address, bytes, used } = command {
             match used {
                 0 => drop(self.allocations.remove(address)),
-                _ => self.allocate(*address, *bytes),
+                _ => self.allocate(*address, *bytes)?,
             }
         } else if let Command::GraphInstantiate { graph, nodes, .. } = command {
             self.forget(*graph);
@@ -255,17 +258,17 @@ impl Window {
         Ok(())
     }
 
-    /// Notes an allocation, if a worker takes it: whole pages of the window that nothing has. So
-    /// there are no more than it has pages.
-    fn allocate(&mut self, address: u64, bytes: u64) {
+    /// Notes an allocation, if a worker may take it: whole pages of the window that nothing has.
+    fn allocate(&mut self, address: u64, bytes: u64) -> Result<(), Unrelayed> {
         let is_whole = [address, bytes].iter().all(|it| it.is_multiple_of(PAGE)) && bytes > 0;
         if !is_whole || self.offset(address, bytes).is_none() {
-            return;
+            return Ok(());
         }
         let before = self.allocations.range(..address + bytes).next_back();
         if before.is_none_or(|(start, length)| start + length <= address) {
             self.allocations.insert(address, bytes);
         }
+        if self.allocations.len() > ALLOCATIONS_MAX { Err(Unrelayed::Allocations) } else { Ok(()) }
     }
 
     /// Notes a graph's nodes as far as they make sense: a worker refuses what is wrong with any.
@@ -286,7 +289,7 @@ impl Window {
             // Many may name the same bytes of the arena.
             param_bytes += param_bytes_of(&node);
             if param_bytes > GRAPH_PARAM_BYTES_MAX {
-                return Err(Unrelayed::Graphs);
+                return Err(Unrelayed::Parameters);
             }
             let touched = self.node(&node, block);
             self.set_node(graph, index, touched)?;
@@ -436,6 +439,15 @@ pub enum Unrelayed {
     /// In too many places of graphs.
     #[error("the graphs of a remote session use pinned memory in {GRAPH_ROWS_MAX} places at most")]
     Graphs,
+    /// In too many allocations.
+    #[error("a remote session has {ALLOCATIONS_MAX} allocations of pinned memory at most")]
+    Allocations,
+    /// Nobody can tell: the parameters are too long to look for it.
+    #[error(
+        "the kernels of a remote session's graph have {} MiB of parameters at most",
+        GRAPH_PARAM_BYTES_MAX >> 20
+    )]
+    Parameters,
 }
 
 impl Counts {
@@ -555,6 +567,20 @@ mod tests {
         assert_eq!(allocate(BASE + (1 << 20) - PAGE, 2 * PAGE), 1);
         assert_eq!(allocate(!0 - PAGE + 1, PAGE), 1);
         assert_eq!(allocate(BASE, PAGE) + allocate(BASE + 3 * PAGE, PAGE), 2 + 3);
+    }
+
+    #[test]
+    fn allocations_are_bounded() {
+        let most = ALLOCATIONS_MAX as u64;
+        let mut window = Window::new(BASE, (most + 1) * PAGE);
+        let mut allocate = |number: u64| {
+            let address = BASE + number * PAGE;
+            window.touched(&Command::PinnedRange { address, bytes: PAGE, used: 1 }, &|_| None)
+        };
+        for number in 0..most {
+            allocate(number).unwrap();
+        }
+        assert_eq!(allocate(most), Err(Unrelayed::Allocations));
     }
 
     #[test]

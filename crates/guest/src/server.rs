@@ -454,9 +454,10 @@ impl Server {
         if self.node.is_some() || !is_due {
             return Ok(());
         }
+        let began = Instant::now();
         let opened = self.opener.open(self.name);
-        // It may have taken long, for which nobody else was served.
-        self.lost_at = Some(Instant::now());
+        // It may have taken long, for which nobody was served: as long as that everybody is.
+        self.lost_at = Some(Instant::now() + began.elapsed());
         match opened {
             Ok(Opened { node, .. }) => {
                 tell("a node is there again");

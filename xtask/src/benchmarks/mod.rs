@@ -7,10 +7,12 @@ mod rows;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
 
 use self::rows::{BENCHES, CONTROL, MEMORY, PREDICT, VIA_TLS, VIA_VM};
@@ -129,13 +131,23 @@ fn measure(name: &str, examples: &Path, more: &[&OsStr]) -> Result<Value> {
     document_of(weft.args(command(name)).args(["--json", "--programs"]).arg(examples).args(more))
 }
 
-/// The document that a benchmark prints.
+/// The document that a benchmark prints; without one, the last that it said.
 fn document_of(command: &mut Command) -> Result<Value> {
-    let what = format!("{command:?}");
-    let output = command.stderr(Stdio::inherit()).output();
-    let output = output.with_context(|| format!("cannot start {what}"))?;
+    let started = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = started.with_context(|| format!("cannot start {command:?}"))?;
+    let said = child.stderr.take().context("a pipe")?;
+    let listening = thread::spawn(move || {
+        let mut last = String::new();
+        for line in BufReader::new(said).lines().map_while(Result::ok) {
+            eprintln!("{line}");
+            last = line;
+        }
+        last
+    });
+    let output = child.wait_with_output()?;
+    let last = listening.join().unwrap_or_default();
     serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("{what} printed no document: {}", output.status))
+        .map_err(|_| anyhow!("no document was printed ({}): {last}", output.status))
 }
 
 fn document_path(results: &Path, name: &str) -> PathBuf {

@@ -98,7 +98,11 @@ fn add_rows(table: &mut String, bench: &Bench, document: &Value) {
         let value = ["figures", "controls", "baselines"]
             .iter()
             .find_map(|part| document.get(part)?.get(key)?.as_f64());
-        let absent = if is_void(document, key) { "void" } else { "not measured" };
+        let absent = match failed(document) {
+            Some(_) => "failed",
+            None if is_void(document, key) => "void",
+            None => "not measured",
+        };
         let measured = value.map_or_else(|| absent.to_owned(), shown);
         let (goal, verdict) = match (goal, value) {
             (Told, _) => (String::new(), ""),
@@ -192,7 +196,7 @@ mod tests {
         assert_eq!(failed(&document), Some("no document"));
         let mut table = String::new();
         add_rows(&mut table, &bench, &document);
-        assert_eq!(table, "| `bench x` | not stated | A | void | ≤ 1 |  |\n");
+        assert_eq!(table, "| `bench x` | not stated | A | failed | ≤ 1 |  |\n");
     }
 
     #[test]

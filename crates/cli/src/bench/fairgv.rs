@@ -101,7 +101,9 @@ fn bars(
     for &policy in policies {
         let names = ["mmr", "overhead"].map(|measure| name(measure, policy));
         let shared = share(context, policy, figure, program, spans);
-        let shared = document.held(shared, names.clone())?;
+        // Without the baseline it is void already.
+        let of = if alone.is_some() { 2 } else { 1 };
+        let shared = document.held(shared, names.iter().take(of).cloned())?;
         let mmr = shared.as_ref().map(|shared| median(&shared.mmr));
         let overhead = shared.zip(alone).map(|(shared, alone)| alone / shared.rate);
         let is_control = matches!(policy, "round_robin" | "unmanaged");

@@ -338,7 +338,7 @@ impl Kept {
     /// The worse of two runs in either respect.
     pub(super) fn worse(self, other: Self) -> Self {
         let (overruns, late) = (self.overruns.max(other.overruns), self.late.max(other.late));
-        Self { overruns, late, ..self }
+        Self { overruns, late, paced: self.paced || other.paced, ..self }
     }
 
     /// Whether it kept to it well enough.
@@ -593,6 +593,10 @@ pub(crate) fn kernel(us: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
     use super::*;
 
     #[test]
@@ -614,14 +618,26 @@ mod tests {
         assert_eq!(driver.judged(&context, || Ok(7)).unwrap(), 7);
         let scratch = folder();
         let page = DirectPage::create(scratch.path()).unwrap();
+        let file = File::options().write(true).open(&page.file).unwrap();
         let direct = Host::Direct { device: "soft:paced".to_owned(), page: Some(page), scratch };
-        let mut runs = 0;
-        let run = || {
-            runs += 1;
-            Ok(runs)
+        // As a device counts that has executed so many, of which so many began late.
+        let count = |executions: u64, late: u64| {
+            let words = [0, 0, executions, 0, late].map(u64::to_ne_bytes).concat();
+            file.write_all_at(&words, 0).unwrap();
         };
-        // Nothing was executed: nothing was late.
-        assert_eq!(direct.judged(&context, run).unwrap(), 1);
+        let runs = Cell::new(0);
+        let run = || {
+            runs.set(runs.get() + 1);
+            let (executions, late) = if runs.get() == 1 { (1_000, 30) } else { (2_000, 40) };
+            count(executions, late);
+            Ok(runs.get())
+        };
+        assert_eq!(direct.judged(&context, run).unwrap(), 2, "the first one was late");
+        assert_eq!(context.repeated.lock().unwrap().len(), 1);
+        runs.set(0);
+        count(0, 0);
+        let start = || Ok(Host::Driver { scratch: folder() });
+        assert_eq!(direct.beside(&context, start, |_| run()).unwrap(), 2, "nor what it is beside");
     }
 
     #[test]

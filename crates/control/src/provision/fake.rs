@@ -247,19 +247,18 @@ impl Nodes for Fake {
         })
     }
 
-    fn used(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure> {
-        self.act("used", |inner| {
-            let there = inner.vgpus.get(admin).into_iter().flatten();
-            there.filter(|vgpu| vgpus.contains(vgpu)).map(|vgpu| (vgpu.clone(), 1)).collect()
-        })
-    }
-
     fn revoke(
         &self,
         admin: &str,
         vgpus: &[String],
+        keep: Keep<'_>,
         inside: &(dyn Fn() + Sync),
     ) -> Result<usize, Failure> {
+        let used: Vec<(String, u64)> = self.act("used", |inner| {
+            let there = inner.vgpus.get(admin).into_iter().flatten();
+            there.filter(|vgpu| vgpus.contains(vgpu)).map(|vgpu| (vgpu.clone(), 1)).collect()
+        })?;
+        keep(&used)?;
         self.act("revoke", |inner| {
             let there = inner.vgpus.entry(admin.to_owned()).or_default();
             vgpus.iter().filter(|vgpu| there.remove(*vgpu)).inspect(|_| inside()).count()

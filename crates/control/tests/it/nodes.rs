@@ -66,7 +66,7 @@ fn a_sweep_removes_what_nobody_knows_and_restores_what_is_missing() {
     cloud.fake.lose(&lost);
     let expected = Swept { vms: 1, foreign: 1, lost: 1, restored: 1, ..Swept::default() };
     assert_eq!(sweep::sweep(&cloud.engine).unwrap(), expected);
-    world.nodes.revoke("node0", &[foreign.to_owned()], &|| {}).unwrap();
+    world.nodes.revoke("node0", &[foreign.to_owned()], &|_| Ok(()), &|| {}).unwrap();
     people.wait(&lost, "failed");
     people.wait(&stays, "ready");
     assert_eq!(cloud.fake.rules(&stays).len(), 1);
@@ -115,7 +115,7 @@ fn an_instance_that_lost_a_vgpu_fails_and_says_why() {
     people.wait(&id, "ready");
     let engine = &people.cloud.engine;
     let gone = format!("cgpu-{id}-1");
-    engine.world().nodes.revoke("node0", std::slice::from_ref(&gone), &|| {}).unwrap();
+    engine.world().nodes.revoke("node0", std::slice::from_ref(&gone), &|_| Ok(()), &|| {}).unwrap();
     assert_eq!(sweep::sweep(engine).unwrap(), Swept { lost: 1, ..Swept::default() });
     people.wait(&id, "failed");
     let seen = people.call(Call::InstanceShow, &people.admin, &id, &Value::Null).unwrap();

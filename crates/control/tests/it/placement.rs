@@ -2,12 +2,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
 
 use weft_api::v1::{Kind, Mode, Quota};
 use weft_control::allocate::Allocator;
 use weft_control::plan::Step;
 use weft_control::store::sqlite::Sqlite;
-use weft_control::store::{GpuFound, Store};
+use weft_control::store::{GpuFound, Reservation, Store};
 
 use crate::store::{event, gpu, node, reservation};
 use crate::support::quota;
@@ -176,4 +178,49 @@ fn who_has_no_quota_does_not_change_where_others_go() {
         assert_eq!(refused.kind, Kind::Quota, "{refused}");
     }
     assert_eq!(given(&allocator, store.as_ref(), "first", 400), FULLEST);
+}
+
+/// What others ask for takes room until the store refuses it: nobody is told that there is none.
+#[test]
+fn whoever_finds_room_is_not_refused_for_what_others_are_refused() {
+    const ROUNDS: u32 = 60;
+
+    let folder = tempfile::tempdir().unwrap();
+    let store = nodes(folder.path());
+    let allocator = allocator(&store);
+    let is_over = AtomicBool::new(false);
+    let refused = AtomicU32::new(0);
+    let made = thread::scope(|scope| {
+        for number in 0..4 {
+            let (allocator, is_over, refused) = (&allocator, &is_over, &refused);
+            scope.spawn(move || {
+                let mut asked = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    asked += 1;
+                    let id = format!("greedy{number}-{asked}");
+                    let plain = reservation(&id, 0, 1000, Mode::Shared, 0);
+                    let none = Reservation { project: "none".to_owned(), ..plain };
+                    allocator.reserve(&none).unwrap_err();
+                    refused.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let mut made = 0;
+        for round in 0..ROUNDS {
+            let id = format!("one{round}");
+            match allocator.reserve(&reservation(&id, 0, 1000, Mode::Shared, 0)) {
+                Ok(_) => {
+                    store.renounce(&id, None, None).unwrap();
+                    allocator.release(&id, 9, &event(Step::Release)).unwrap();
+                    made += 1;
+                }
+                // It is told to come back.
+                Err(problem) => assert_eq!(problem.kind, Kind::Busy, "{problem:?}"),
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        made
+    });
+    assert!(refused.into_inner() > 0, "nobody else asked");
+    assert!(made > ROUNDS / 2, "{made} of {ROUNDS}");
 }

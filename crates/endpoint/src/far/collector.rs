@@ -265,8 +265,8 @@ impl Collector {
                 return Ok(());
             }
             for (start, end) in runs(before, now) {
-                let (address, bytes) = (address + (at + start) as u64, &now[start..end]);
-                Frame::Pinned { address, bytes }.encode(&mut self.out);
+                let to = Bulk::Pinned(address + (at + start) as u64);
+                to.encode_bytes(&now[start..end], &mut self.packer, &mut self.out);
                 self.hand_over_batch()?;
             }
             before.copy_from_slice(now);

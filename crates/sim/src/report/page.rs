@@ -189,9 +189,10 @@ fn beside(body: &mut String, report: &Report) {
     for run in &report.real {
         let _ = writeln!(
             body,
-            "<p>{}: {}, commit {}</p>",
+            "<p>{}: {}, {:.1} % of its processors' time taken away, commit {}</p>",
             escape(&run.name),
             escape(&run.machine),
+            run.stolen * 100.0,
             escape(&run.commit)
         );
     }

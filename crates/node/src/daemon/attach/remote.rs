@@ -22,9 +22,6 @@ use crate::daemon::sessions::Refusal;
 /// The longest time for which a grant may be good.
 const VALID_S_MAX: u64 = 30 * 24 * 3600;
 
-/// The most endpoints that a grant is good for.
-const USES_MAX: u32 = 10_000;
-
 /// What lets programs of other hosts in, and through which process they come.
 #[derive(Debug)]
 pub(crate) struct Remote {
@@ -42,12 +39,8 @@ impl Remote {
 }
 
 /// What a grant grants now to who shows it: its vGPU is there, and still of the same owner. One
-/// that grants nothing now is not used by being shown, nor is one by who only asks.
-pub(super) fn granted(
-    daemon: &Daemon,
-    shown: &(Grant, [u8; 32]),
-    is_question: bool,
-) -> Result<GrantBody, Refusal> {
+/// that grants nothing now is not used by being shown.
+pub(super) fn granted(daemon: &Daemon, shown: &(Grant, [u8; 32])) -> Result<GrantBody, Refusal> {
     let (grants, now_s) = (&daemon.remote.grants, grants::now_s());
     let seal_of = |name: &str| daemon.tables().registry.find(name).ok().and_then(|vgpu| vgpu.seal);
     let body = grants.verify(&shown.0, seal_of, now_s)?;
@@ -65,11 +58,7 @@ pub(super) fn granted(
         );
         return Err(Refusal { code: RefusalCode::Permission, message });
     }
-    if is_question {
-        grants.would_admit(shown, &body, now_s)?;
-    } else {
-        grants.admit(shown, &body, now_s)?;
-    }
+    grants.admit(shown, &body, now_s)?;
     Ok(body)
 }
 
@@ -110,7 +99,7 @@ pub(super) fn redeem(
     (gateway, host): (&Credentials, Option<IpAddr>),
     shown: &(Grant, [u8; 32]),
 ) -> Result<Attachment, Refusal> {
-    let GrantBody { vgpu, owner, .. } = granted(daemon, shown, hello.is_question())?;
+    let GrantBody { vgpu, owner, .. } = granted(daemon, shown)?;
     if !hello.vgpu.is_empty() && hello.vgpu != vgpu {
         let message = format!(
             "the grant {} is for vGPU `{vgpu}`, not for `{}`: leave WEFT_VGPU out, or get a grant \
@@ -200,8 +189,9 @@ impl Daemon {
         );
         anyhow::ensure!(asked.uses > 0, "a grant that nobody may use is of no use: --uses 1");
         anyhow::ensure!(
-            asked.uses <= USES_MAX,
-            "a grant is good for {USES_MAX} endpoints at most: who used it is remembered"
+            asked.uses <= grants::USES_MAX,
+            "a grant is good for {} endpoints at most: who used it is remembered",
+            grants::USES_MAX
         );
         Ok(server)
     }

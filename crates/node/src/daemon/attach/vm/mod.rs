@@ -146,7 +146,7 @@ impl Machine {
         open.token.clear();
         let (mut grants, mut owners) = (Vec::new(), Vec::new());
         for shown in shown {
-            let GrantBody { vgpu, owner, .. } = granted(daemon, &shown, false)?;
+            let GrantBody { vgpu, owner, .. } = granted(daemon, &shown)?;
             owners.push(owner);
             grants.push((vgpu, shown));
         }
@@ -167,7 +167,7 @@ impl Machine {
         let OpenRegion { vgpu, weight, memory_bytes, token, .. } = self.open.clone();
         let is_meant = |name: &str| hello.vgpu.is_empty() || hello.vgpu == name;
         if let Some((_, shown)) = self.grants.iter().find(|(name, _)| is_meant(name)) {
-            return Ok(on_vgpu(hello, granted(daemon, shown, false)?.vgpu));
+            return Ok(on_vgpu(hello, granted(daemon, shown)?.vgpu));
         }
         if self.grants.is_empty() && is_meant(&vgpu) {
             return Ok(HelloBody { vgpu, weight, memory_bytes, token, ..hello });
