@@ -283,7 +283,7 @@ impl Allocator {
     /// Counts what was asked for, so many times.
     fn learn(&self, request: &Request, count: usize) {
         let mut held = self.lock();
-        let Known { view, asked } = &mut *held;
+        let Known { view, asked, .. } = &mut *held;
         let learnt = (0..count).filter_map(|_| asked.observed.learn(request));
         if let Some(mix) = learnt.reduce(|_, newer| newer) {
             asked.mix = mix.clone();

@@ -90,9 +90,9 @@ pub trait Nodes: Send + Sync + std::fmt::Debug {
         inside: &(dyn Fn() + Sync),
     ) -> Result<(), Failure>;
 
-    /// Removes vGPUs with their sessions and grants, if they are there; how many were. A node forgets
-    /// with a vGPU what it used: `keep` is given the device time in ns before the first one goes, and
-    /// without it none does. `inside` is called in the middle.
+    /// Removes vGPUs with their sessions and grants, if they are there; how many were. A node
+    /// forgets with a vGPU what it used: `keep` is given the device time in ns before the first one
+    /// goes, and if it fails none does. `inside` is called in the middle.
     ///
     /// # Errors
     /// Why some may be left.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Failure, Provisioner, VmSpec, VmState};
-use crate::nodes::{NodeFacts, NodeSeen, Nodes, VgpuSpec};
+use crate::nodes::{Keep, NodeFacts, NodeSeen, Nodes, VgpuSpec};
 use crate::rules::{Endpoint, GrantRow, Ruled};
 use crate::store::{GpuFound, Port};
 
