@@ -132,8 +132,10 @@ fn started(folder: &Path) -> (Child, Receiver<String>, ChildStdin) {
 fn a_gateway_that_is_asked_says_that_it_is_well() {
     let folder = tempfile::tempdir().unwrap();
     let (mut first, said_first, mut asks_first) = started(folder.path());
+    // At once: what comes in two parts may be answered twice.
+    let question = format!("{WELL}\n");
     let answers = |said: &Receiver<String>, asks: &mut ChildStdin| {
-        writeln!(asks, "{WELL}").unwrap();
+        asks.write_all(question.as_bytes()).unwrap();
         assert_eq!(said.recv_timeout(LIMIT).unwrap(), ALIVE);
     };
     assert!(said_first.recv_timeout(LIMIT).unwrap().starts_with("listening "));
@@ -147,7 +149,7 @@ fn a_gateway_that_is_asked_says_that_it_is_well() {
     // A signal is on its way until each thread has taken it, and one that has not still answers.
     let stopped = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap().1;
     assert!(stopped.stopped(), "{stopped:?}");
-    writeln!(asks_first, "{WELL}").unwrap();
+    asks_first.write_all(question.as_bytes()).unwrap();
     said_first.recv_timeout(Duration::from_millis(200)).unwrap_err();
     kill_process(pid, Signal::CONT).unwrap();
     assert_eq!(said_first.recv_timeout(LIMIT).unwrap(), ALIVE);
