@@ -124,8 +124,10 @@ say "-- the job's node is lost and comes back: nothing of it is left there"
 sbatch -Q -o /dev/null --no-requeue --gres=weft:1 --wrap 'sleep 1000'; until_true 20 used 1
 pkill -9 slurmd; pkill -9 slurmstepd; pkill -9 -f weft-slurm; pkill -9 -f 'sleep 1000'; rm -rf /run/weft-slurm
 kill -9 $CONTROL; wait $CONTROL 2> /dev/null; control 1
-slurmd -b -D >> $STATE/slurmd.log 2>&1 < /dev/null &
-check "Slurm has it in service again" until_true 60 bash -c 'sinfo -h -o %T | grep -q idle && [ -z "$(squeue -h)" ]'
+# Slurm itself waits five minutes for a node that says nothing.
+scontrol update nodename=n1 state=down reason=lost; slurmd -b -D >> $STATE/slurmd.log 2>&1 < /dev/null &
+until_true 60 bash -c '[ -z "$(squeue -h)" ]'; scontrol update nodename=n1 state=resume
+check "Slurm has it in service again, and no job" until_true 60 bash -c 'sinfo -h -o %T | grep -q idle && [ -z "$(squeue -h)" ]'
 check "a sweep gives its cGPU back" until_true 30 used 0
 said=$(as nobody srun --gres=weft:1 /run/programs/vector_add 2>&1); check "the next job runs there" grep -q PASSED <<< "$said"
 check "given back" until_true 20 idle
