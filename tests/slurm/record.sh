@@ -46,8 +46,8 @@ run() {
 
 keep() {
     tail -1 "$LAB/run.log" | grep -q 'everything came as it should' || die "the run did not pass: $LAB/run.log"
-    # Where it was built is nobody's business.
-    sed "s|$HERE/||g" "$LAB/run.log" > "$HERE/docs/evaluation/cloud/slurm/run.log"
+    # Where it was built is nobody's business, nor what bash says of what was killed on purpose.
+    sed "s|$HERE/||g; /: line [0-9]*: *[0-9]* Killed /d" "$LAB/run.log" > "$HERE/docs/evaluation/cloud/slurm/run.log"
     echo "kept: docs/evaluation/cloud/slurm/run.log"
 }
 
