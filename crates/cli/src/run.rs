@@ -168,8 +168,8 @@ fn settle_one(admin: &mut Client, options: &RunOptions, name: &str) -> Result<()
     let set = admin.set(name, weight, memory_bytes);
     set.with_context(|| {
         format!(
-            "vGPU {name} is there already and stays as it is; leave --weight and --memory out, or \
-             choose another --name"
+            "vGPU {name} is there already and cannot be changed so; it is used as it is without \
+             --weight and --memory, and another --name is another one"
         )
     })?;
     Ok(())

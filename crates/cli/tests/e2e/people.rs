@@ -281,7 +281,7 @@ fn what_a_run_asks_of_a_vgpu_is_done_or_refused() {
     if is_root() {
         let flags = ["run", "--name", "a", "--weight", "9", "--", "echo", "started"];
         let output = weft_as(&node, USER, &[], &flags);
-        refused(&output, &["stays as it is", "another --name", "user 0"]);
+        refused(&output, &["used as it is", "another --name", "user 0"]);
         assert!(!text_of(&output).contains("started"), "{}", text_of(&output));
     }
     let output = run(&["--name", "a b"]);

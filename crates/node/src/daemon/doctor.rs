@@ -60,7 +60,7 @@ impl super::Daemon {
 /// Whether programs of other hosts are let in.
 fn gateway_check(health: &GatewayHealth) -> DoctorCheck {
     let GatewayHealth { listens, silent_s, ends, hangs } = *health;
-    let (finding, mut detail) = match (silent_s, listens) {
+    let (mut finding, mut detail) = match (silent_s, listens) {
         (0, true) => (Finding::Good, "it lets programs of other hosts in".to_owned()),
         (0, false) => (Finding::Warning, "it does not listen; the node's log says why".to_owned()),
         (1.., _) => {
@@ -75,6 +75,8 @@ fn gateway_check(health: &GatewayHealth) -> DoctorCheck {
     if ends > 0 {
         let since = "since the daemon started";
         detail += &format!("; times that it ended {since}: {ends}, for want of an answer: {hangs}");
+        // Each time remote sessions ended with it.
+        finding = Finding::Warning;
     }
     check("gateway", finding, detail)
 }
