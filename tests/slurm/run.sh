@@ -130,7 +130,7 @@ until_true 60 bash -c '[ -z "$(squeue -h)" ]'; scontrol update nodename=n1 state
 check "Slurm has it in service again, and no job" until_true 60 bash -c 'sinfo -h -o %T | grep -q idle && [ -z "$(squeue -h)" ]'
 check "a sweep gives its cGPU back" until_true 30 used 0
 said=$(as nobody srun --gres=weft:1 /run/programs/vector_add 2>&1); check "the next job runs there" grep -q PASSED <<< "$said"
-check "given back" until_true 20 idle
+check "given back" until_true 20 idle; kill -9 $CONTROL; wait $CONTROL 2> /dev/null; control
 say "-- no epilog ever runs (its node is gone): the control plane asks Slurm"
 sbatch -Q -o /dev/null --gres=weft:1 --wrap 'sleep 1000'; until_true 20 used 1
 mv /run/weft-etc/epilog /run/weft-etc/epilog.away; printf '#!/bin/sh\nexit 0\n' > /run/weft-etc/epilog; chmod 755 /run/weft-etc/epilog

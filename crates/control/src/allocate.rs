@@ -30,8 +30,9 @@ const ATTEMPTS_MAX: u32 = 8;
 const WAITS_MAX: u32 = 3;
 
 /// Who has waited so often in vain has the view made anew, which keeps everybody waiting: so others
-/// decide for so many times as long before it is made for that again.
+/// decide for so many times as long since it was made last, and no longer than this.
 const RESTS: u32 = 10;
+const REST_MAX: Duration = Duration::from_secs(1);
 
 /// Instances that are read at once when what they asked for is counted.
 const SEEDED_AT_ONCE: u32 = 1_000;
@@ -72,7 +73,7 @@ impl Known {
     /// How long it is until the view may be made anew for who finds no room.
     fn rest(&self) -> Duration {
         let rest = self.made.map(|(at, took)| (took * RESTS).saturating_sub(at.elapsed()));
-        rest.unwrap_or_default()
+        rest.unwrap_or_default().min(REST_MAX)
     }
 }
 
@@ -222,8 +223,8 @@ impl Allocator {
 
     fn view<'a>(&self, known: &'a mut Known) -> Result<&'a mut View, StoreError> {
         if known.view.is_none() {
-            let began = Instant::now();
             known.asked.seed(self.store.as_ref())?;
+            let began = Instant::now();
             let inventory = self.store.inventory();
             let taken = self.store.taken();
             let mix = known.asked.mix.clone();

@@ -2,7 +2,7 @@
 //! again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use weft_api::v1::{Attachment, Event, EventKind, Gateway, Variable};
@@ -329,12 +329,23 @@ impl World {
             cgpus.iter().map(|cgpu| (cgpu.vgpu(), cgpu.id.as_str())).collect();
         let names: Vec<String> = ids.keys().cloned().collect();
         let of = |(vgpu, used_ns): &(String, u64)| Some(((*ids.get(vgpu)?).to_owned(), *used_ns));
+        let unkept: Mutex<Option<Failure>> = Mutex::default();
         let keep = |used: &[(String, u64)]| {
-            Ok(self.store.keep_used(&used.iter().filter_map(of).collect::<Vec<_>>())?)
+            let used: Vec<(String, u64)> = used.iter().filter_map(of).collect();
+            self.store.keep_used(&used).map_err(|error| {
+                let failure = Failure::from(error);
+                *unkept.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure.clone());
+                failure
+            })
         };
         let inside = || self.crash.at("inside", Step::Revoke);
-        self.answered(node, self.nodes.revoke(&admin, &names, &keep, &inside))?;
-        Ok(())
+        let revoked = self.nodes.revoke(&admin, &names, &keep, &inside);
+        let unkept = unkept.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match unkept {
+            // What the store says is not the node's doing, which has answered.
+            Some(failure) => self.answered(node, Ok(())).and(Err(failure)),
+            None => self.answered(node, revoked).map(drop),
+        }
     }
 
     /// What a node answered, or why it did not; whether it answers is remembered.

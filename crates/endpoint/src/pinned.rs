@@ -201,7 +201,7 @@ impl Window {
     /// What a command touches. `block` gives the bytes that it brings along.
     ///
     /// # Errors
-    /// [`Unrelayed::Graphs`].
+    /// [`Unrelayed`].
     pub fn touched(
         &mut self,
         command: &Command<'_>,

@@ -100,7 +100,7 @@ fn document(name: &str, examples: &Path, python: &Python) -> Result<Value> {
 /// earlier commit would pass for this one's.
 fn failure(name: &str, commit: &str, error: &anyhow::Error) -> Value {
     json!({
-        "name": name, "commit": commit, "failed": error.to_string(),
+        "name": name, "commit": commit, "failed": format!("{error:#}"),
         "mode": "none", "window": "none", "figures": {},
     })
 }
@@ -137,10 +137,13 @@ fn document_of(command: &mut Command) -> Result<Value> {
     let mut child = started.with_context(|| format!("cannot start {command:?}"))?;
     let said = child.stderr.take().context("a pipe")?;
     let listening = thread::spawn(move || {
-        let mut last = String::new();
-        for line in BufReader::new(said).lines().map_while(Result::ok) {
-            eprintln!("{line}");
-            last = line;
+        let (mut last, mut line) = (String::new(), Vec::new());
+        let mut said = BufReader::new(said);
+        // To the end, whatever comes: programs write there, too.
+        while said.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+            last = String::from_utf8_lossy(&line).trim_end().to_owned();
+            eprintln!("{last}");
+            line.clear();
         }
         last
     });

@@ -187,12 +187,14 @@ fn beside(body: &mut String, report: &Report) {
     table(body, &["figure (window)", "mode", "measured", "simulated"], &rows, false);
     let _ = writeln!(body, "<p>{}</p>", escape(real::TABLE4));
     for run in &report.real {
+        let stolen = run.stolen.map_or_else(String::new, |part| {
+            format!(", {:.1} % of its processors' time taken away", part * 100.0)
+        });
         let _ = writeln!(
             body,
-            "<p>{}: {}, {:.1} % of its processors' time taken away, commit {}</p>",
+            "<p>{}: {}{stolen}, commit {}</p>",
             escape(&run.name),
             escape(&run.machine),
-            run.stolen * 100.0,
             escape(&run.commit)
         );
     }

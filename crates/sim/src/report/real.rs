@@ -20,9 +20,10 @@ pub struct RealRun {
     /// The machine.
     #[serde(default)]
     pub machine: String,
-    /// The part of the processors' time that a hypervisor gave to others meanwhile.
-    #[serde(default)]
-    pub stolen: f64,
+    /// The part of the processors' time that a hypervisor gave to others meanwhile, if somebody
+    /// looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stolen: Option<f64>,
     /// How programs reached their vGPU, if not as programs of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,

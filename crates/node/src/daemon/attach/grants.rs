@@ -186,7 +186,7 @@ impl Grants {
         if self.note_use(body, &to_hex(endpoint), now)? {
             return Ok(());
         }
-        let (vgpu, uses) = (body.vgpu.clone(), body.uses);
+        let (vgpu, uses) = (body.vgpu.clone(), body.uses.min(USES_MAX));
         Err(GrantError::Used { grant: grant.beginning(), vgpu, uses })
     }
 
