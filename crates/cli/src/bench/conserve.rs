@@ -18,7 +18,10 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let (runs, seconds) = if context.quick { (1, 2) } else { (RUNS, 5) };
     let window = format!("{runs} runs of {seconds} s per sleep ratio; medians");
     let mut document = Document::new("conserve", context.pace.mode(), &window);
-    let alone = utilization(context, &[], None, (runs, seconds))?;
+    // All figures are parts of this one.
+    let alone = utilization(context, &[], None, (runs, seconds));
+    let parts = ["utilization_min", "utilization_control_min"].map(str::to_owned);
+    let Some(alone) = document.held(alone, parts)? else { return Ok(document) };
     document.baseline("alone", alone);
     let (mut shares, mut controls) = (Vec::new(), Vec::new());
     let holding = [("scheduling.yield_us", SLICE_US)];
