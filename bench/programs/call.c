@@ -2,8 +2,8 @@
 // Prints one JSON line. The launched kernels' result is verified.
 //
 //   call                 both
-//   call polled          round trips alone, which both sides poll for; prints how many there were
-//   call blocked         waits alone that outlast the polling; prints how many there were
+//   call polled [N]      N round trips alone, which both sides poll for; prints how many there were
+//   call blocked [N]     N waits alone that outlast the polling; prints how many there were
 //   call line            no call: what a cache line takes to another thread's processor and back
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -32,7 +32,7 @@ static double quantile(double *sorted, int n, double q) { return sorted[(int)(q 
 
 static double sync_us[SYNC], submit_us[GROUPS];
 
-static void round_trips(void) {
+static void round_trips(int count) {
     // The time between two events is known to the worker alone: the plain round trip.
     CUevent first, second;
     CHECK(cuEventCreate(&first, CU_EVENT_DEFAULT));
@@ -41,13 +41,13 @@ static void round_trips(void) {
     CHECK(cuEventRecord(second, NULL));
     CHECK(cuCtxSynchronize());
     float elapsed_ms;
-    for (int i = 0; i < WARM + SYNC; ++i) {
+    for (int i = 0; i < WARM + count; ++i) {
         double begin = seconds_now();
         CHECK(cuEventElapsedTime(&elapsed_ms, first, second));
         if (i >= WARM)
             sync_us[i - WARM] = 1e6 * (seconds_now() - begin);
     }
-    qsort(sync_us, SYNC, sizeof *sync_us, ascending);
+    qsort(sync_us, (size_t)count, sizeof *sync_us, ascending);
 }
 
 static void launches(CUfunction step, CUdeviceptr *state, int groups, int group_size) {
@@ -63,7 +63,7 @@ static void launches(CUfunction step, CUdeviceptr *state, int groups, int group_
 }
 
 // Kernels that take far longer than anybody polls, waited for one by one.
-static int waits(void) {
+static int waits(int count) {
     CUmodule module;
     CUfunction work = load_kernel(&module, adversary_ptx, "work");
     CUdeviceptr state = new_steps(ELEMENTS), finished;
@@ -71,12 +71,12 @@ static int waits(void) {
     CHECK(cuMemsetD32(finished, 0, 4));
     uint32_t steps = STEPS_OF_WAIT;
     void *arguments[] = {&state, &steps, &finished};
-    for (int wait = 0; wait < WAITS; ++wait) {
+    for (int wait = 0; wait < count; ++wait) {
         CHECK(cuLaunchKernel(work, 1, 1, 1, ELEMENTS, 1, 1, 0, NULL, arguments, NULL));
         CHECK(cuCtxSynchronize());
     }
-    int correct = took_steps(state, ELEMENTS, (uint64_t)WAITS * STEPS_OF_WAIT);
-    printf("{\"calls\": %d, \"verified\": %s}\n", WAITS, correct ? "true" : "false");
+    int correct = took_steps(state, ELEMENTS, (uint64_t)count * STEPS_OF_WAIT);
+    printf("{\"calls\": %d, \"verified\": %s}\n", count, correct ? "true" : "false");
     return correct ? 0 : 1;
 }
 
@@ -150,8 +150,14 @@ int main(int argc, char **argv) {
         return exchanges();
     CUdevice device;
     open_device(&device);
-    if (!strcmp(only, "blocked"))
-        return waits();
+    int is_blocked = !strcmp(only, "blocked");
+    int count = argc > 2 ? atoi(argv[2]) : is_blocked ? WAITS : SYNC;
+    if (count < 0 || count > SYNC) {
+        fprintf(stderr, "call: between 0 and %d of them, not %s\n", SYNC, argv[2]);
+        return 2;
+    }
+    if (is_blocked)
+        return waits(count);
     CUmodule module;
     CUfunction step = load_kernel(&module, share_ptx, "step_21us");
     uint32_t state[ELEMENTS] = {0};
@@ -159,10 +165,10 @@ int main(int argc, char **argv) {
     CHECK(cuMemAlloc(&device_state, sizeof state));
     CHECK(cuMemcpyHtoD(device_state, state, sizeof state));
     CHECK(cuCtxSynchronize());
-    round_trips();
+    round_trips(count);
     if (!strcmp(only, "polled")) {
-        printf("{\"calls\": %d, \"sync_us_p50\": %.4f, \"verified\": true}\n", WARM + SYNC,
-               quantile(sync_us, SYNC, .5));
+        printf("{\"calls\": %d, \"sync_us_p50\": %.4f, \"verified\": true}\n", WARM + count,
+               count > 0 ? quantile(sync_us, count, .5) : 0.0);
         return 0;
     }
     launches(step, &device_state, GROUPS, GROUP);

@@ -144,6 +144,14 @@ impl Remote {
         Endpoint { place, pitch, slice }
     }
 
+    /// What lies so many bytes behind it.
+    fn after(self, bytes: u64) -> Self {
+        match self {
+            Self::Device(address) => Self::Device(address.saturating_add(bytes)),
+            Self::Pinned(address) => Self::Pinned(address.saturating_add(bytes)),
+        }
+    }
+
     /// The part of the side that a piece covers.
     pub(crate) fn piece(self, piece: &Piece, pitch: u64, slice: u64) -> Endpoint<'static> {
         let address = self.address().saturating_add(piece.offset(pitch, slice));
@@ -357,6 +365,28 @@ impl Client {
 impl StreamState {
     fn copy_remote(
         &self,
+        mut dst: Remote,
+        mut src: Remote,
+        layout: &Layout,
+        wait: bool,
+    ) -> Result<(), Status> {
+        let Shape { width, height, depth } = layout.shape;
+        let is_far = wait && self.session.side.sleeps_at_once();
+        if !is_far || width <= FAR_BYTES || height != 1 || depth != 1 {
+            return self.copy_at_once(dst, src, layout, wait);
+        }
+        // The worker copies the first while those behind it are on their way.
+        let mut left = width;
+        while left > FAR_BYTES {
+            self.copy_at_once(dst, src, &Layout::linear(FAR_BYTES), false)?;
+            (dst, src) = (dst.after(FAR_BYTES), src.after(FAR_BYTES));
+            left -= FAR_BYTES;
+        }
+        self.copy_at_once(dst, src, &Layout::linear(left), true)
+    }
+
+    fn copy_at_once(
+        &self,
         dst: Remote,
         src: Remote,
         layout: &Layout,
@@ -388,6 +418,9 @@ impl StreamState {
         })
     }
 }
+
+/// Bytes of a pinned copy that go with one command where the worker is on another host.
+const FAR_BYTES: u64 = 4 << 20;
 
 /// The pinned side that host bytes are, if they lie in the session's window.
 fn host_side(session: &Session, bytes: &[u8], span: u64) -> Result<Option<Remote>, Status> {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use weft_ring::{ArenaError, ArenaRef, Block};
+use weft_ring::{ArenaError, ArenaRef, Block, ClientSide, Patience};
 use weft_wire::command::{self, Endpoint, Payload, Place, Shape};
 use weft_wire::{Command, Status};
 
@@ -24,11 +24,13 @@ const FAR_WINDOW: usize = 16;
 const STREAM_BYTES: u64 = 16 << 20;
 /// How long to poll for a piece: longer ones take long.
 const POLL: Duration = Duration::from_micros(60);
-/// How often, and for how long, one that takes long is looked at before waiting properly, which is
-/// for all that is in flight: nothing would be on its way then. Where nothing is behind it, there
-/// is nothing to keep on its way.
+/// How often, and for how long, one that takes long is looked at before sleeping until it is done,
+/// for so long at most. Waiting properly is for all that is in flight: nothing would be on its way
+/// then, and a worker whose turn comes late gives it up for want of work. Where nothing is behind
+/// it, there is nothing to keep on its way.
 const NAP: Duration = Duration::from_micros(100);
 const NAPS: Duration = Duration::from_millis(2);
+const SLEEP: Duration = Duration::from_millis(100);
 /// Longest source that travels inside the command, in bytes.
 pub(crate) const INLINE_MAX: usize = 384;
 
@@ -104,12 +106,14 @@ impl Posted {
     }
 
     /// The same, for one that takes long.
-    fn is_released_later(&self) -> bool {
+    fn is_released_later(&self, side: &ClientSide) -> bool {
         let began = Instant::now();
-        while !self.is_released() && began.elapsed() < NAPS {
+        while !self.is_released() && !side.sleeps_at_once() && began.elapsed() < NAPS {
             thread::sleep(NAP);
         }
-        self.is_released()
+        let alive = || side.is_alive();
+        let patience = Patience::while_alive(&alive).spinning(Duration::ZERO).until(began + SLEEP);
+        self.block.as_ref().is_none_or(|block| block.await_release(&patience))
     }
 }
 
@@ -123,11 +127,12 @@ struct Flight {
 }
 
 impl Flight {
-    /// In an arena of so many bytes, of which others have some, too.
-    fn in_arena(bytes: u64) -> Self {
-        let share = usize::try_from(bytes / (4 * PIECE)).unwrap_or(usize::MAX);
-        let far = FAR_WINDOW.min(share).max(WINDOW);
-        Self { posted: VecDeque::with_capacity(WINDOW), most: WINDOW, far }
+    /// In a session's arena, of which others have some, too.
+    fn through(side: &ClientSide) -> Self {
+        let share = side.arena().len() as u64 / (4 * PIECE);
+        let far = FAR_WINDOW.min(usize::try_from(share).unwrap_or(usize::MAX)).max(WINDOW);
+        let most = if side.sleeps_at_once() { far } else { WINDOW };
+        Self { posted: VecDeque::with_capacity(most), most, far }
     }
 
     /// Whether another one may go. Where the oldest takes long, more may.
@@ -154,7 +159,7 @@ impl Drop for Posted {
 impl StreamState {
     /// Copies pageable bytes to the device. Returns when they may be overwritten.
     pub(crate) fn stage_in(&self, dst: &Remote, src: &[u8], layout: &Layout) -> Result<(), Status> {
-        let mut flight = Flight::in_arena(self.session.side.arena().len() as u64);
+        let mut flight = Flight::through(&self.session.side);
         for piece in pieces(&layout.shape, self.piece_bytes()) {
             let block = loop {
                 if flight.has_room()
@@ -199,7 +204,7 @@ impl StreamState {
         }
         let Shape { width, height, depth } = layout.shape;
         let streaming = width.saturating_mul(height).saturating_mul(depth) > STREAM_BYTES;
-        let mut flight = Flight::in_arena(self.session.side.arena().len() as u64);
+        let mut flight = Flight::through(&self.session.side);
         let mut next = Some(first);
         loop {
             while let Some(piece) = next
@@ -273,8 +278,9 @@ impl StreamState {
 
     /// Waits until the worker is done with a block, and takes it back; others may be behind it.
     fn await_release(&self, mut posted: Posted, are_behind: bool) -> Result<Block, Status> {
-        let is_released = posted.is_released_soon() || (are_behind && posted.is_released_later());
-        if !is_released {
+        let side = &self.session.side;
+        let is_soon = !side.sleeps_at_once() && posted.is_released_soon();
+        if !is_soon && !(are_behind && posted.is_released_later(side)) {
             self.session.call(&Command::StreamSynchronize { stream: self.id })?;
         }
         // All of the stream's commands have ended, and a command that ended has released its

@@ -14,7 +14,6 @@ pub mod far;
 pub mod frame;
 pub mod host;
 mod left;
-mod lending;
 pub mod link;
 pub mod measure;
 pub mod near;

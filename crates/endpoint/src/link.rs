@@ -7,9 +7,12 @@
 use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::mem;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, TryLockError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+
+use weft_ring::duty::Duty;
 
 use crate::frame::Frame;
 use crate::lock;
@@ -89,8 +92,8 @@ pub struct Link {
     due: AtomicBool,
     channel: Mutex<Attached>,
     changed: Condvar,
-    /// Held by whoever sends.
-    sending: Mutex<Vec<u8>>,
+    /// Sending, with room for an acknowledgement.
+    sending: Duty<Vec<u8>>,
 }
 
 #[derive(Debug, Default)]
@@ -182,33 +185,29 @@ impl Link {
     }
 
     fn send(&self, waits: Waits) -> bool {
-        loop {
-            let mut ack = match self.sending.try_lock() {
-                Ok(ack) => ack,
-                // Whoever sends looks again before it leaves.
-                Err(TryLockError::WouldBlock) => return true,
-                Err(TryLockError::Poisoned(ack)) => ack.into_inner(),
-            };
-            let (channel, number) = self.attached();
-            let Some(channel) = channel else { return true };
-            let mut sent = channel.send_parts(&[], waits);
-            while matches!(sent, Ok(true))
-                && let Some(unsent) = self.next(&mut ack)
-            {
-                let frames = unsent.as_ref().map_or(&[][..], Unsent::bytes);
-                sent = channel.send_parts(&[IoSlice::new(&ack), IoSlice::new(frames)], waits);
-            }
-            match sent {
-                Ok(true) => {}
-                Ok(false) => return false,
-                Err(_) => {
-                    self.detach(number);
-                    return true;
-                }
-            }
-            drop(ack);
-            if !self.outbox.has_unsent() && !self.due.load(Ordering::Acquire) {
-                return true;
+        let is_left = || self.outbox.has_unsent() || self.due.load(Ordering::Acquire);
+        let ended = self.sending.attend(|ack| self.send_all(ack, waits), is_left);
+        // Whoever sends instead looks again before it leaves.
+        ended.unwrap_or(true)
+    }
+
+    /// Sends what there is, or breaks off: whether nothing of it is left to the one that reads.
+    fn send_all(&self, ack: &mut Vec<u8>, waits: Waits) -> ControlFlow<bool> {
+        let (channel, number) = self.attached();
+        let Some(channel) = channel else { return ControlFlow::Break(true) };
+        let mut sent = channel.send_parts(&[], waits);
+        while matches!(sent, Ok(true))
+            && let Some(unsent) = self.next(ack)
+        {
+            let frames = unsent.as_ref().map_or(&[][..], Unsent::bytes);
+            sent = channel.send_parts(&[IoSlice::new(ack), IoSlice::new(frames)], waits);
+        }
+        match sent {
+            Ok(true) => ControlFlow::Continue(()),
+            Ok(false) => ControlFlow::Break(false),
+            Err(_) => {
+                self.detach(number);
+                ControlFlow::Break(true)
             }
         }
     }
@@ -310,7 +309,7 @@ impl Link {
             if old.is_some() {
                 self.detach(number);
             }
-            let _sending = lock(&self.sending);
+            let _sending = self.sending.hold();
             self.outbox.rewind(count)?;
             self.promised.fetch_max(promised, Ordering::AcqRel);
             self.told.store(promised, Ordering::Relaxed);

@@ -34,7 +34,7 @@ const ALLOCATIONS_MAX: usize = 1 << 16;
 const GRAPH_ROWS_MAX: usize = 1 << 16;
 
 /// Rows of bytes in slices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rows {
     /// The first byte.
     pub address: u64,
@@ -481,6 +481,9 @@ pub fn pending(
     }
     Ok(Some((until?, touched)))
 }
+
+#[cfg(test)]
+mod invariants;
 
 #[cfg(test)]
 mod tests {

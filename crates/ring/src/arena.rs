@@ -242,6 +242,14 @@ impl Block {
         word.is_some_and(|word| word.load(Ordering::Acquire) != 0)
     }
 
+    /// Sleeps until the worker has released it, within `patience`; whether it has. Gives up at once
+    /// where another thread sleeps for room in the arena: it is woken by the same releases.
+    #[must_use]
+    pub fn await_release(&self, patience: &Patience<'_>) -> bool {
+        let Ok(_turn) = self.arena.turn.try_lock() else { return self.is_released() };
+        self.arena.room.wait(patience, || self.is_released().then_some(())).is_ok()
+    }
+
     /// Hands the block to the worker, which releases it. The command that names it must follow.
     #[must_use]
     pub fn hand_over(mut self) -> ArenaRef {

@@ -321,6 +321,12 @@ impl ClientSide {
         !self.is_lost() && (self.peer_alive)()
     }
 
+    /// Whether those who bring answers want the processor that polling would take from them.
+    #[must_use]
+    pub fn sleeps_at_once(&self) -> bool {
+        self.callers.waking() == Waking::Relayed
+    }
+
     /// Whether this process is a child of the one that attached.
     #[must_use]
     pub fn is_forked(&self) -> bool {

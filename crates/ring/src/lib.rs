@@ -49,8 +49,10 @@ compile_error!("weft-ring needs Linux: memory files, seals and futexes");
 
 mod answer;
 mod cells;
+pub mod duty;
 mod lane;
 mod lanes;
+pub mod lending;
 mod lock;
 #[cfg(all(loom, test))]
 mod models;

@@ -2,17 +2,20 @@
 //!
 //! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p weft-ring --release --lib models`
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use loom::thread;
 
 use crate::answer::{AnswerWords, CallSlot};
 use crate::cells::Cell;
+use crate::duty::Duty;
 use crate::lane::{AnswerTo, Consumer, LaneWords, MAX_COMMAND, Producer};
 use crate::lanes::Lanes;
+use crate::lending::Lending;
 use crate::lock::{Standing, Turnstile};
 use crate::serial::{self, Serial};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::wait::model::Marks;
 use crate::wait::{Patience, Unready, WakeFlag};
 use crate::wait_page::WaitPage;
@@ -358,5 +361,103 @@ fn models_turnstile_repair() {
         turnstile.acquire(0, &patience()).unwrap();
         turnstile.release(0);
         mortal.join().unwrap();
+    });
+}
+
+/// Work goes to whoever asks for it and back: both never have it at once, its owner goes on where
+/// the borrower ended, and nobody waits for ever, also when the borrower gave up before it had it.
+#[test]
+fn models_lending() {
+    loom::model(|| {
+        let (lending, news) = (Arc::new(Lending::new(0_u32)), WakeFlag::modelled());
+        let owner = thread::spawn({
+            let (lending, news) = (lending.clone(), news.clone());
+            move || {
+                let mut work = lending.own();
+                while *work < 2 {
+                    let ready = || lending.is_wanted().then_some(());
+                    news.wait(&patience(), ready).unwrap();
+                    work = lending.lend(work);
+                }
+            }
+        });
+        let mut borrowed = lending.borrow(|| news.wake());
+        if let Some(work) = borrowed.work() {
+            *work += 1;
+        }
+        drop(borrowed);
+        let mut borrowed = lending.borrow(|| news.wake());
+        loop {
+            if let Some(work) = borrowed.work() {
+                *work += 2;
+                break;
+            }
+            thread::yield_now();
+        }
+        drop(borrowed);
+        owner.join().unwrap();
+        assert!(*lending.own() >= 2);
+    });
+}
+
+/// Two threads ask for something each and attend to it: whoever finds the other at it leaves, and
+/// nothing is left when both have.
+#[test]
+fn models_duty() {
+    loom::model(|| {
+        let duty = Arc::new((Duty::new(0_u32), Mutex::new(0_u32), AtomicBool::new(false)));
+        let attend = {
+            let duty = duty.clone();
+            move || {
+                let (sending, frames, due) = &*duty;
+                let send = |sent: &mut u32| {
+                    *sent += std::mem::take(&mut *frames.lock().unwrap());
+                    due.swap(false, Ordering::AcqRel);
+                    ControlFlow::<()>::Continue(())
+                };
+                let is_left = || due.load(Ordering::Acquire) || *frames.lock().unwrap() > 0;
+                sending.attend(send, is_left);
+            }
+        };
+        let beating = thread::spawn({
+            let (duty, attend) = (duty.clone(), attend.clone());
+            move || {
+                duty.2.store(true, Ordering::Release);
+                attend();
+            }
+        });
+        *duty.1.lock().unwrap() += 1;
+        attend();
+        beating.join().unwrap();
+        assert_eq!(*duty.0.hold(), 1, "a frame is left");
+        assert!(!duty.2.load(Ordering::Acquire), "a sign of life is left");
+    });
+}
+
+/// The control of the model before: with a mere store at its end, whoever did it and whoever found
+/// it taken miss each other.
+#[test]
+#[should_panic(expected = "something is left")]
+fn models_a_duty_that_ends_with_a_store() {
+    loom::model(|| {
+        let words = Arc::new((AtomicBool::new(false), AtomicBool::new(false)));
+        let attend = {
+            let words = words.clone();
+            move || {
+                let (is_taken, due) = &*words;
+                due.store(true, Ordering::Release);
+                while !is_taken.swap(true, Ordering::AcqRel) {
+                    due.swap(false, Ordering::AcqRel);
+                    is_taken.store(false, Ordering::Release);
+                    if !due.load(Ordering::Acquire) {
+                        break;
+                    }
+                }
+            }
+        };
+        let other = thread::spawn(attend.clone());
+        attend();
+        other.join().unwrap();
+        assert!(!words.1.load(Ordering::Acquire), "something is left");
     });
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft_ring::{MAX_ANSWER, NOTICE_WORDS, PROGRESS_WORDS, SPIN, SharedSpan};
+use weft_ring::lending::Lending;
+use weft_ring::{MAX_ANSWER, NOTICE_WORDS, PROGRESS_WORDS, SPIN, SharedSpan, relay};
 use weft_wire::progress::STREAM_WORDS;
 
 use super::ledger::Due;
 use super::session::Session;
 use crate::frame::{Bulk, Frame, PIECE};
-use crate::lending::Lending;
 use crate::link::{HEARTBEAT, LookedBack};
 use crate::lock;
 use crate::outbox::{BATCH, Closed};
@@ -24,7 +24,8 @@ const GRAIN: usize = 64;
 pub(super) struct Collector {
     session: Arc<Session>,
     window: Window,
-    /// The last answer is on its way and nothing else is awaited, so no news is soon to come.
+    /// The last answer is on its way and nothing else is awaited, so no news is soon to come; or the
+    /// processors are wanted for bytes.
     is_idle: bool,
     /// Frames that are not handed over yet.
     out: Vec<u8>,
@@ -133,7 +134,9 @@ impl Collector {
         if words.is_empty() && due.is_empty() && notices.is_empty() {
             return Ok(false);
         }
-        self.is_idle = !due.answers.is_empty() && !is_owed;
+        // Who moves many bytes wants the processor that polling takes.
+        let is_bulk = !due.released.is_empty() && !relay::leaves_processors();
+        self.is_idle = is_bulk || (!due.answers.is_empty() && !is_owed);
         self.send_blocks(&due)?;
         self.send_written(&due)?;
         for (word, value) in notices {

@@ -76,7 +76,6 @@ impl Shadowed {
 /// An allocation that kernels in flight were given, as its client knows it.
 #[derive(Debug)]
 struct Shadow {
-    rows: Rows,
     /// Nothing where there was no room when the first of them got it: what they have changed since
     /// nobody knows, so it stays so until all of them have ended.
     bytes: Option<Vec<u8>>,
@@ -98,7 +97,9 @@ pub(super) struct Ledger {
     /// Of all that is written.
     rows: usize,
     writes: u64,
-    shadows: Vec<Shadow>,
+    shadows: BTreeMap<Rows, Shadow>,
+    /// How many bytes those have.
+    kept: usize,
     /// Its vGPU, and what all have.
     vgpu: String,
     shadowed: Arc<Shadowed>,
@@ -136,7 +137,8 @@ impl Ledger {
             writing: Vec::new(),
             rows: 0,
             writes: 0,
-            shadows: Vec::new(),
+            shadows: BTreeMap::new(),
+            kept: 0,
             vgpu,
             shadowed,
             streams: 1,
@@ -206,42 +208,36 @@ impl Ledger {
     /// Keeps a copy of an allocation that a kernel gets, if there is room; without one all of it is
     /// sent back.
     fn keep(&mut self, rows: Rows, read: &impl Fn(&Rows) -> Option<SharedSpan>) {
-        if let Some(shadow) = self.shadow(&rows) {
+        if let Some(shadow) = self.shadows.get_mut(&rows) {
             shadow.users += 1;
             return;
         }
         let Some(span) = read(&rows) else { return };
-        let is_within = self.kept().saturating_add(span.len()) <= SHADOWS_MAX;
+        let is_within = self.kept.saturating_add(span.len()) <= SHADOWS_MAX;
         let has_room = is_within && self.shadowed.take(&self.vgpu, span.len());
         let bytes = has_room.then(|| span.to_vec());
         let kept = bytes.as_ref().map_or(0, Vec::len);
-        self.shadows.push(Shadow { rows, bytes, kept, users: 1 });
-    }
-
-    /// How many bytes its copies have.
-    fn kept(&self) -> usize {
-        self.shadows.iter().map(|shadow| shadow.kept).sum()
-    }
-
-    fn shadow(&mut self, rows: &Rows) -> Option<&mut Shadow> {
-        self.shadows.iter_mut().find(|shadow| shadow.rows == *rows)
+        self.kept += kept;
+        self.shadows.insert(rows, Shadow { bytes, kept, users: 1 });
     }
 
     /// Takes the copy of an allocation that a kernel got and has ended, to be compared without
     /// keeping others from the debts; it is brought back by [`Self::give_up`].
     pub(super) fn take_shadow(&mut self, rows: &Rows) -> Option<Vec<u8>> {
-        self.shadow(rows)?.bytes.take()
+        self.shadows.get_mut(rows)?.bytes.take()
     }
 
     /// A kernel that got an allocation has ended, which is as these bytes say now.
     pub(super) fn give_up(&mut self, rows: &Rows, bytes: Option<Vec<u8>>) {
-        if let Some(shadow) = self.shadow(rows) {
-            shadow.bytes = bytes;
-            shadow.users = shadow.users.saturating_sub(1);
+        let Some(shadow) = self.shadows.get_mut(rows) else { return };
+        shadow.bytes = bytes;
+        shadow.users = shadow.users.saturating_sub(1);
+        if shadow.users == 0 {
+            let kept = shadow.kept;
+            self.shadows.remove(rows);
+            self.kept -= kept;
+            self.shadowed.give_back(&self.vgpu, kept);
         }
-        let before = self.kept();
-        self.shadows.retain(|shadow| shadow.users > 0);
-        self.shadowed.give_back(&self.vgpu, before - self.kept());
     }
 
     /// Whether an answer or a block is still to come.
@@ -293,9 +289,12 @@ impl Ledger {
 
 impl Drop for Ledger {
     fn drop(&mut self) {
-        self.shadowed.give_back(&self.vgpu, self.kept());
+        self.shadowed.give_back(&self.vgpu, self.kept);
     }
 }
+
+#[cfg(test)]
+mod invariants;
 
 #[cfg(test)]
 mod tests {

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use weft_ring::lending::{Borrowed, Lending};
 use weft_ring::{AnswerTo, Loss, RelayIn, RelayOut, Segment, SharedMemory, peer};
 use weft_wire::Command;
 use weft_wire::command::Block;
@@ -17,7 +18,6 @@ use super::door::Door;
 use super::ledger::Ledger;
 use super::{Limits, say};
 use crate::frame::Frame;
-use crate::lending::{Borrowed, Lending};
 use crate::link::{Ended, Link, LookedBack, Over, Reader};
 use crate::lock;
 use crate::pinned::{self, Counts, Rows, Window};
@@ -324,10 +324,14 @@ impl Session {
 }
 
 #[cfg(test)]
+mod sequences;
+
+#[cfg(test)]
 mod tests {
     use weft_ring::{Access, MemoryFile, PAGE};
     use weft_wire::handshake::{HelloBody, Welcome};
 
+    use super::super::ledger::Shadowed;
     use super::*;
     use crate::link::tests::channels;
     use crate::tls::{Heard, Room};
@@ -335,10 +339,20 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
 
     fn session() -> (Arc<Session>, OwnedFd) {
-        let file = Segment::create(1 << 16).unwrap();
+        session_of((1 << 16, PAGE), LIMIT, Arc::default())
+    }
+
+    /// One with an arena and a pinned window of so many bytes, that outlives its connection for the
+    /// grace time.
+    pub(super) fn session_of(
+        (arena, pinned): (usize, usize),
+        grace: Duration,
+        shadowed: Arc<Shadowed>,
+    ) -> (Arc<Session>, OwnedFd) {
+        let file = Segment::create(arena).unwrap();
         let segment = Segment::open(file.map(Access::ReadWrite).unwrap()).unwrap();
         segment.mark_relayed().unwrap();
-        let window = MemoryFile::create("pinned", PAGE).unwrap();
+        let window = MemoryFile::create("pinned", pinned).unwrap();
         let pinned = window.map(Access::ReadWrite).unwrap();
         let (worker, lifeline) = peer::lifeline().unwrap();
         let welcome = Welcome {
@@ -349,15 +363,15 @@ mod tests {
             capability_major: 7,
             capability_minor: 5,
             memory_bytes: 0,
-            pinned_bytes: PAGE as u64,
+            pinned_bytes: pinned.len() as u64,
             managed_bytes: 0,
             attributes: Vec::new(),
             placement: None,
         };
         let door = Door { welcome, segment, pinned, lifeline };
         let open = Open { grant: String::new(), key: [0; 32], hello: HelloBody::question("v") };
-        let limits = (LIMIT, Limits::default());
-        let ledger = Ledger::new("v".into(), Arc::default());
+        let limits = (grace, Limits::default());
+        let ledger = Ledger::new("v".into(), shadowed);
         let session = Session::new(&[0; 32], door, &open, limits, ledger);
         (Arc::new(session.unwrap()), worker)
     }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, poll};
+use weft_ring::lending::{Borrowed, Lending};
 use weft_ring::{
     Access, ArenaRef, Callers, Loss, MemoryFile, PAGE, Replies, Segment, SharedMemory, Waking,
     WorkerSide, peer, relay,
@@ -23,7 +24,6 @@ use weft_wire::remote::{Opened, Resume};
 use super::gateway::{Gateway, Resumption};
 use super::taker::{self, Taker};
 use crate::frame::Frame;
-use crate::lending::{Borrowed, Lending};
 use crate::link::{Ended, HEARTBEAT, Link, LookedBack, Over, Reader};
 use crate::lock;
 use crate::pinned::{Rows, Unrelayed};

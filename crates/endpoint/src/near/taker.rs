@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use weft_ring::{AnswerTo, ArenaRef, Loss, SPIN, SharedSpan, WorkerArena, WorkerSide};
+use weft_ring::lending::Lending;
+use weft_ring::{AnswerTo, ArenaRef, Loss, SPIN, SharedSpan, WorkerArena, WorkerSide, relay};
 use weft_wire::Command;
 use weft_wire::command::Block;
 use weft_wire::id::StreamId;
 
 use super::session::{Session, Write};
 use crate::frame::{Bulk, Frame, PIECE};
-use crate::lending::Lending;
 use crate::link::{HEARTBEAT, LookedBack};
 use crate::lock;
 use crate::outbox::BATCH;
@@ -52,6 +52,8 @@ pub(super) struct Taker {
     kept: Option<(Option<AnswerTo>, Vec<u8>)>,
     /// The last command's answer is awaited, so the next one is not soon to come.
     is_awaited: bool,
+    /// It moves bytes, and the processors are wanted for those.
+    is_bulk: bool,
 }
 
 /// Takes commands until the session is over.
@@ -66,7 +68,8 @@ pub(super) fn run(session: &Session, taking: &Lending<Taker>) -> Loss {
 
 impl Taker {
     pub(super) fn new(session: Arc<Session>, side: WorkerSide) -> Self {
-        Self { side, forwarder: Forwarder::new(session), kept: None, is_awaited: false }
+        let forwarder = Forwarder::new(session);
+        Self { side, forwarder, kept: None, is_awaited: false, is_bulk: false }
     }
 
     /// Returns when a command came, time has passed or something is over: all is looked at again.
@@ -74,23 +77,25 @@ impl Taker {
         let forwarder = &self.forwarder;
         let limit = if forwarder.watching.is_empty() { HEARTBEAT } else { WATCH };
         let over = || (is_wanted() || forwarder.session.link.is_over()).then_some(());
-        let spin = if self.is_awaited { Duration::ZERO } else { SPIN };
+        let spin = if self.is_awaited || self.is_bulk { Duration::ZERO } else { SPIN };
         let _ = self.side.wait(spin, Some(limit), over);
     }
 
     fn take_all(&mut self) -> Result<(), Broken> {
-        let Self { side, forwarder, kept, is_awaited } = self;
+        let Self { side, forwarder, kept, is_awaited, is_bulk } = self;
         let arena = side.arena().clone();
+        let mut lends = kept.is_some();
         if let Some((answer, bytes)) = kept.take() {
             forwarder.forward(&arena, answer, &bytes)?;
         }
         while let Some(record) = side.take().map_err(|_| Broken)? {
             *is_awaited = record.answer.is_some();
-            forwarder.forward(&arena, record.answer, record.bytes)?;
+            lends = forwarder.forward(&arena, record.answer, record.bytes)?;
             if forwarder.out.len() >= BATCH {
                 forwarder.hand_over()?;
             }
         }
+        *is_bulk = lends && !relay::leaves_processors();
         forwarder.look_at_words()?;
         forwarder.hand_over()
     }
@@ -99,7 +104,7 @@ impl Taker {
     /// is room. The last of those that came at once is followed by more, unless somebody awaits
     /// its answer; so they go together, when another look has found no more.
     pub(super) fn take_light(&mut self) -> Result<LookedBack, Broken> {
-        let Self { side, forwarder, kept, is_awaited } = self;
+        let Self { side, forwarder, kept, is_awaited, .. } = self;
         let is_busy = kept.is_some() || !forwarder.watching.is_empty();
         if !is_busy && forwarder.out.is_empty() && !side.has_command() {
             return Ok(LookedBack::Nothing);
@@ -187,17 +192,19 @@ impl Forwarder {
         Ok(())
     }
 
+    /// Sends a command, and before it what it brings along; whether it lends a block.
     fn forward(
         &mut self,
         arena: &WorkerArena,
         answer: Option<AnswerTo>,
         bytes: &[u8],
-    ) -> Result<(), Broken> {
+    ) -> Result<bool, Broken> {
         let command = Command::decode(bytes).map_err(|_| Broken)?;
         let output = command.output_block().cloned();
-        command.try_for_each_block(&mut |block| match output.as_ref() == Some(block) {
-            true => Ok(()),
-            false => self.send_block(arena, block),
+        let mut lends = false;
+        command.try_for_each_block(&mut |block| {
+            lends = true;
+            if output.as_ref() == Some(block) { Ok(()) } else { self.send_block(arena, block) }
         })?;
         let read = |block: &Block| Some(span_of(arena, block).ok()?.to_vec());
         let pending = pinned::pending(&mut self.window, &mut self.counts, &command, &read);
@@ -216,7 +223,7 @@ impl Forwarder {
             self.send_reads_again(stream)?;
         }
         Frame::Command { answer, bytes }.encode(&mut self.out);
-        Ok(())
+        Ok(lends)
     }
 
     /// Sends what a command reads of the window, and notes what it does there.

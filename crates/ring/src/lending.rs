@@ -1,17 +1,16 @@
 //! One direction's work, lent to whoever does the other's.
 //!
-//! Each direction of a session has a thread. While one call follows the other a single thread does
+//! Each direction of a relayed session has a thread. While one call follows the other a single thread does
 //! better: the one that reads what the peer sends, polling anyway, also passes on what goes there.
 //! Each thread less that a call goes through is a wake-up less.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{PoisonError, TryLockError};
 
-use crate::lock;
+use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering};
 
 /// The work, which one thread owns and another borrows.
 #[derive(Debug)]
-pub(crate) struct Lending<W> {
+pub struct Lending<W> {
     work: Mutex<W>,
     /// From when it is asked for until it is given back; written under the lock.
     is_wanted: AtomicBool,
@@ -20,55 +19,59 @@ pub(crate) struct Lending<W> {
 }
 
 impl<W> Lending<W> {
-    pub(crate) fn new(work: W) -> Self {
+    /// Work that nobody wants yet.
+    pub fn new(work: W) -> Self {
         Self {
             work: Mutex::new(work),
             is_wanted: AtomicBool::new(false),
-            wanted: Mutex::default(),
+            wanted: Mutex::new(()),
             returned: Condvar::new(),
         }
     }
 
     /// The work, for its owner.
-    pub(crate) fn own(&self) -> MutexGuard<'_, W> {
-        self.lend(lock(&self.work))
+    #[must_use]
+    pub fn own(&self) -> MutexGuard<'_, W> {
+        self.lend(own(&self.work))
     }
 
     /// Whether the owner shall lend it, and return from any waiting to do so.
-    pub(crate) fn is_wanted(&self) -> bool {
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
         self.is_wanted.load(Ordering::Acquire)
     }
 
     /// Lets who wants it have it, if anybody does, until it is given back.
-    pub(crate) fn lend<'a>(&'a self, mut work: MutexGuard<'a, W>) -> MutexGuard<'a, W> {
+    #[must_use]
+    pub fn lend<'a>(&'a self, mut work: MutexGuard<'a, W>) -> MutexGuard<'a, W> {
         while self.is_wanted() {
             drop(work);
-            let mut wanted = lock(&self.wanted);
+            let mut wanted = own(&self.wanted);
             while self.is_wanted() {
                 wanted = self.returned.wait(wanted).unwrap_or_else(PoisonError::into_inner);
             }
             drop(wanted);
-            work = lock(&self.work);
+            work = own(&self.work);
         }
         work
     }
 
     /// Asks for it; `ring` has the owner return from its waiting.
-    pub(crate) fn borrow(&self, ring: impl FnOnce()) -> Borrowed<'_, W> {
+    pub fn borrow(&self, ring: impl FnOnce()) -> Borrowed<'_, W> {
         self.set_wanted(true);
         ring();
         Borrowed { lending: self, work: None }
     }
 
     fn set_wanted(&self, is_wanted: bool) {
-        let _wanted = lock(&self.wanted);
+        let _wanted = own(&self.wanted);
         self.is_wanted.store(is_wanted, Ordering::Release);
     }
 }
 
 /// Work that was asked for. Dropped, it is its owner's again.
 #[derive(Debug)]
-pub(crate) struct Borrowed<'a, W> {
+pub struct Borrowed<'a, W> {
     lending: &'a Lending<W>,
     work: Option<MutexGuard<'a, W>>,
 }
@@ -76,7 +79,7 @@ pub(crate) struct Borrowed<'a, W> {
 impl<W> Borrowed<'_, W> {
     /// The work, if its owner has lent it by now. Nobody waits for that: the owner may wait in turn
     /// for what the borrower is to read.
-    pub(crate) fn work(&mut self) -> Option<&mut W> {
+    pub fn work(&mut self) -> Option<&mut W> {
         if self.work.is_none() {
             self.work = match self.lending.work.try_lock() {
                 Ok(work) => Some(work),
@@ -96,7 +99,12 @@ impl<W> Drop for Borrowed<'_, W> {
     }
 }
 
-#[cfg(test)]
+/// Whatever a thread that panicked has left.
+fn own<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
     use std::thread;
