@@ -4,14 +4,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
 
+use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use weft_api::endpoint::{Answer, Asked, Client, GrantRow, Request, VERSION};
+use weft_api::lines;
 use weft_endpoint::host::agent::{Agent, Settings};
 use weft_endpoint::host::lab::{Lab, NODE, Namespace, UPLINK, Vm};
 use weft_endpoint::host::{Failure, serve};
@@ -365,6 +369,29 @@ fn what_somebody_changed_is_put_right() {
     });
 }
 
+/// Ours are then read by another command: what it prints is not taken for a change.
+#[test]
+fn others_rules_are_in_nobodys_way_however_many_they_are() {
+    let Some(host) = Host::new() else { return };
+    let a = host.lab.vm(1, "10.0.0.2", None).unwrap();
+    let node = gateway(&host.lab.node, "192.168.50.2:0", "node").to_string();
+    let rules: String = (1..400).map(|port| format!("tcp dport {port} counter\n")).collect();
+    let file = host.folder.path().join("others");
+    fs::write(&file, format!("table ip others {{\nchain a {{\n{rules}}}\n}}\n")).unwrap();
+    let row = a.row("a", 1, MASKED, &node);
+    host.endpoint(|agent| {
+        agent.put("a", std::slice::from_ref(&row)).unwrap();
+        host.lab.host.run("nft", &["-f", file.to_str().unwrap()]).unwrap();
+        for look in 0..3 {
+            assert!(!agent.repair().unwrap(), "look {look}");
+        }
+        host.lab.host.run("nft", &["delete", "table", "arp", "weft"]).unwrap();
+        assert!(agent.repair().unwrap() && !agent.repair().unwrap());
+        host.lab.host.run("nft", &["flush", "chain", "inet", "weft", "raw"]).unwrap();
+        assert!(agent.repair().unwrap() && !agent.repair().unwrap());
+    });
+}
+
 fn host_lab(a: &Vm, host: &Namespace) {
     let peer = a.inside.holder();
     host.ip(&format!("link add tap1 type veth peer name eth0 netns {peer}")).unwrap();
@@ -437,10 +464,7 @@ fn a_grant_opens_no_other_way_into_the_hosts_network() {
     let a = host.lab.vm(1, "10.0.0.2", None).unwrap();
     let b = host.lab.vm(2, "10.0.0.3", Some("br0")).unwrap();
     let node = gateway(&host.lab.node, "192.168.50.2:0", "node").to_string();
-    let forwards = |device: &str| {
-        let name = format!("net.ipv4.conf.{device}.forwarding");
-        host.lab.host.run("sysctl", &["-n", &name]).unwrap().trim().to_owned()
-    };
+    let forwards = |device| host.forwards(device);
     // Both know the way to the host, and the node knows one back.
     host.lab.host.ip("addr add 10.0.0.1/24 dev br0\n addr add 10.0.0.1/24 dev tap1").unwrap();
     host.lab.node.ip("route add 10.0.0.0/24 via 192.168.50.1").unwrap();
@@ -460,6 +484,116 @@ fn a_grant_opens_no_other_way_into_the_hosts_network() {
     for vm in [&a, &b] {
         refused(vm, &node);
     }
+}
+
+/// An endpoint in a process of its own, which notes what it starts.
+struct Program {
+    child: Child,
+    client: Client,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Host {
+    /// Its `nft` fails as long as there is a file `broken`.
+    fn start(&self) -> Program {
+        let folder = self.folder.path();
+        let (programs, socket) = (folder.join("programs"), folder.join("socket"));
+        fs::create_dir_all(&programs).unwrap();
+        for name in ["nft", "ip", "conntrack"] {
+            let at = folder.display();
+            let text = format!(
+                "#!/bin/sh\n[ {name} = nft ] && [ -e {at}/broken ] && exit 1\n\
+                 echo \"{name} $*\" >> {at}/started\nPATH=${{PATH#*:}}\nexec {name} \"$@\"\n"
+            );
+            fs::write(programs.join(name), text).unwrap();
+            fs::set_permissions(programs.join(name), Permissions::from_mode(0o755)).unwrap();
+        }
+        let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft-endpoint"));
+        command.args(["host", "--uplink", UPLINK, "--socket"]).arg(&socket);
+        command.arg("--state").arg(self.settings().state).env("PATH", path).stdout(Stdio::piped());
+        let mut child = self.lab.host.within(|| command.spawn()).unwrap().unwrap();
+        assert_eq!(lines::first(child.stdout.take().unwrap()).unwrap(), "ready");
+        Program { child, client: client(&socket) }
+    }
+
+    /// What it started since it looked whether they are there, one a line.
+    fn started(&self) -> String {
+        let all = fs::read_to_string(self.folder.path().join("started")).unwrap();
+        all.rsplit_once("conntrack --version\n").unwrap().1.to_owned()
+    }
+
+    fn forwards(&self, device: &str) -> String {
+        let name = format!("net.ipv4.conf.{device}.forwarding");
+        self.lab.host.run("sysctl", &["-n", &name]).unwrap().trim().to_owned()
+    }
+}
+
+/// They are most of what a VM waits for when it is granted something.
+#[test]
+fn a_change_starts_five_programs_and_a_look_two() {
+    const LOOK: &str = "ip -4 -j -batch -\nnft -s -t list ruleset\n";
+    let Some(host) = Host::new() else { return };
+    let a = host.lab.vm(1, "10.0.0.2", None).unwrap();
+    let mut program = host.start();
+    let mut rows = Vec::new();
+    for last in 1..=4 {
+        rows.push(a.row("a", 1, &format!("169.254.77.{last}:18515"), "192.168.50.2:7001"));
+        let put = Request::Put { instance: "a".into(), rows: rows.clone() };
+        assert_eq!(program.client.call(put).unwrap(), Answer::Done);
+    }
+    let ours = format!("{}/{}", weft_endpoint::host::MARK, weft_endpoint::host::MARK_MASK);
+    let change = format!(
+        "ip -4 -j -batch -\nnft -f -\nip -4 -batch -\nconntrack -L -f ipv4 -p tcp -m {ours}\n\
+         nft -s -t list ruleset\n"
+    );
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let started = host.started();
+        let told = started.replace(&change, "change ").replace(LOOK, "look ");
+        // One may go on.
+        let told = told.strip_suffix("ip -4 -j -batch -\n").unwrap_or(&told);
+        let words: Vec<&str> = told.split_terminator(' ').collect();
+        let count = |what| words.iter().filter(|word| **word == what).count();
+        let looks = count("look");
+        // The start is one, too.
+        assert_eq!((count("change"), words.len()), (5, 5 + looks), "{started}");
+        if looks > 0 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{started}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_setting_that_could_not_be_put_back_is_so_at_the_next_start() {
+    let Some(host) = Host::new() else { return };
+    let a = host.lab.vm(1, "10.0.0.2", None).unwrap();
+    let mut program = host.start();
+    let rows = vec![a.row("a", 1, MASKED, "192.168.50.2:7001")];
+    let put = Request::Put { instance: "a".into(), rows };
+    assert_eq!(program.client.call(put).unwrap(), Answer::Done);
+    assert_eq!(host.forwards(&a.tap), "1");
+    let broken = host.folder.path().join("broken");
+    fs::write(&broken, "").unwrap();
+    let withdraw = Request::Withdraw { instance: "a".into() };
+    let refused = program.client.call(withdraw).unwrap_err();
+    assert!(refused.to_string().contains("nft"), "{refused}");
+    drop(program);
+    fs::remove_file(&broken).unwrap();
+    assert_eq!(host.forwards(&a.tap), "1");
+    let mut program = host.start();
+    assert_eq!(host.forwards(&a.tap), "0");
+    let none = Answer::Instances { instances: Vec::new() };
+    assert_eq!(program.client.call(Request::Instances).unwrap(), none);
 }
 
 fn client(path: &Path) -> Client {

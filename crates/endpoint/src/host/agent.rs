@@ -10,6 +10,7 @@ use weft_api::endpoint::GrantRow;
 
 use super::network::Observed;
 use super::ruleset::{Placed, ruleset};
+use super::system::RulesetReader;
 use super::table::Table;
 use super::{Failure, flows, network, system};
 
@@ -45,6 +46,7 @@ pub struct Agent {
     /// What was put in force, and the rules as the system prints them then; none if it may be
     /// something else.
     in_force: Option<InForce>,
+    reader: RulesetReader,
     totals: Totals,
 }
 
@@ -71,7 +73,8 @@ impl Agent {
             Err(error) if error.kind() == ErrorKind::NotFound => Table::default(),
             Err(error) => return Err(unreadable(error)),
         };
-        Ok(Self { settings, table, in_force: None, totals: Totals::default() })
+        let (reader, totals) = (RulesetReader::default(), Totals::default());
+        Ok(Self { settings, table, in_force: None, reader, totals })
     }
 
     /// What is wanted.
@@ -94,8 +97,7 @@ impl Agent {
     pub fn put(&mut self, instance: &str, rows: &[GrantRow]) -> Result<(), Failure> {
         let next = self.table.with(instance, rows)?;
         if next != self.table || !self.holds(instance, rows) {
-            self.keep(next)?;
-            self.apply()?;
+            self.apply(next)?;
         }
         self.is_placed(instance, rows)
     }
@@ -116,8 +118,7 @@ impl Agent {
     pub fn withdraw(&mut self, instance: &str) -> Result<(), Failure> {
         let next = self.table.without(instance);
         if next != self.table || self.in_force.is_none() {
-            self.keep(next)?;
-            self.apply()?;
+            self.apply(next)?;
         }
         Ok(())
     }
@@ -132,13 +133,13 @@ impl Agent {
         let is_so = self.in_force.as_ref().is_some_and(|known| {
             known.ruleset == ruleset(&placed, &self.settings.uplinks)
                 && known.shape.is_some()
-                && known.shape == system::shape()
+                && known.shape == self.reader.shape()
         });
         if is_so && network::commands(&placed, &there).is_empty() {
             return Ok(false);
         }
-        self.totals.repaired += u64::from(self.in_force.is_some());
-        self.apply_to(&there)?;
+        self.totals.repaired += u64::from(self.in_force.take().is_some());
+        self.apply_to(self.table.clone(), &there)?;
         Ok(true)
     }
 
@@ -155,51 +156,62 @@ impl Agent {
         Err(Failure::NoPort(row.tap.clone()))
     }
 
-    /// The table is kept before it is in force: after a crash it is put in force.
     fn keep(&mut self, next: Table) -> Result<(), Failure> {
-        let path = &self.settings.state;
-        replace(path, &next).map_err(|source| Failure::Io {
-            what: format!("cannot write {}", path.display()),
-            source,
-        })?;
-        self.table = next;
+        if next != self.table {
+            let path = &self.settings.state;
+            replace(path, &next).map_err(|source| Failure::Io {
+                what: format!("cannot write {}", path.display()),
+                source,
+            })?;
+            self.table = next;
+        }
         self.in_force = None;
         Ok(())
     }
 
-    fn apply(&mut self) -> Result<(), Failure> {
-        let applied = system::observe().and_then(|there| self.apply_to(&there));
+    fn apply(&mut self, next: Table) -> Result<(), Failure> {
+        let applied = match system::observe() {
+            Ok(there) => self.apply_to(next, &there),
+            // It is wanted all the same.
+            Err(failure) => self.keep(next).and(Err(failure)),
+        };
         self.totals.failed += u64::from(applied.is_err());
         applied
     }
 
-    fn apply_to(&mut self, there: &Observed) -> Result<(), Failure> {
+    /// Keeps a table, and has the system hold what it says: after a crash in between, the next
+    /// start does.
+    fn apply_to(&mut self, next: Table, there: &Observed) -> Result<(), Failure> {
         let begun = Instant::now();
-        self.in_force = None;
-        let (placed, absent) = there.place(self.table.ports());
+        let (placed, absent) = there.place(next.ports());
         for port in absent {
             // Its VM is not there yet, or not any longer: a rule for it would be one for whoever
             // comes by that name.
             eprint_absent(&port.port.tap);
         }
         let uplinks = &self.settings.uplinks;
-        let text = ruleset(&placed, uplinks);
-        // Rules first: what lets packets go on comes when they say which.
-        system::put_ruleset(&text)?;
-        let wanted = network::settings(&placed, uplinks);
-        let found = self.table.found();
-        let there_now = system::settings(wanted.keys().chain(found.keys()));
-        let (writes, found) = network::changes(&wanted, found, &there_now);
-        if found != *self.table.found() {
-            self.keep(self.table.with_found(found))?;
+        let (text, wanted) = (ruleset(&placed, uplinks), network::settings(&placed, uplinks));
+        let there_now = system::settings(wanted.keys().chain(next.found().keys()));
+        let (writes, found) = network::changes(&wanted, next.found(), &there_now);
+        // In one file with the rows: what settings were, from before they are changed until they
+        // are that again.
+        let mut known = next.found().clone();
+        known.extend(found.clone());
+        let is_kept = next == self.table;
+        let kept = self.keep(next.with_found(known));
+        // Rules first: what lets packets go on comes when they say which. Those of rows that were
+        // kept already wait for no disk.
+        if is_kept || kept.is_ok() {
+            system::put_ruleset(&text)?;
         }
+        kept?;
         system::put_settings(&writes)?;
         system::put_network(&network::commands(&placed, there))?;
         self.end_flows(&placed)?;
-        self.in_force = Some(InForce { ruleset: text, shape: system::shape() });
+        self.in_force = Some(InForce { ruleset: text, shape: self.reader.shape() });
         self.totals.applied += 1;
         self.totals.last = begun.elapsed();
-        let settled = self.table.settled();
+        let settled = self.table.settled().with_found(found);
         if settled != self.table {
             let in_force = self.in_force.take();
             self.keep(settled)?;

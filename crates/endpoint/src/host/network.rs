@@ -6,12 +6,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
+use serde_json::{Deserializer, Value};
+
 use super::ruleset::{Placed, mark};
-use super::table::Numbered;
+use super::table::{Numbered, is_masked};
 use super::{MARK, MARK_MASK, MASKED_BITS, MASKED_NETWORK};
 
 /// Our rules' place among the others: before the main table's.
 const PREFERENCE: u32 = 7745;
+
+/// What `ip -4 -j -batch -` is asked for [`Observed::parse`].
+pub const QUERIES: &str = "rule show
+route show table all
+neigh show proxy
+neigh show nud permanent
+link show
+";
 
 /// How a port is attached to its host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +70,36 @@ pub struct Link {
 }
 
 impl Observed {
+    /// What `ip` prints when it is asked [`QUERIES`]: a list for each, and perhaps none where there
+    /// is nothing. So what something is, is told by what it alone has.
+    ///
+    /// # Errors
+    /// If it is no JSON.
+    pub fn parse(text: &str) -> serde_json::Result<Self> {
+        let mut found = Self::default();
+        for list in Deserializer::from_str(text).into_iter::<Value>() {
+            for thing in list?.as_array().into_iter().flatten() {
+                found.add(thing);
+            }
+        }
+        Ok(found)
+    }
+
+    fn add(&mut self, thing: &Value) {
+        let has = |name| thing.get(name).is_some();
+        if has("ifname") {
+            self.links.extend(link(thing));
+        } else if has("priority") {
+            self.rules.extend(rule(thing));
+        } else if has("proxy") {
+            self.proxies.extend(address(thing).filter(|(ip, _)| is_masked(*ip)));
+        } else if has("state") {
+            self.neighbours.extend(neighbour(thing));
+        } else {
+            self.routes.extend(route(thing));
+        }
+    }
+
     /// Ports whose interfaces are there, and the names of those that are not.
     #[must_use]
     pub fn place(&self, ports: Vec<Numbered>) -> (Vec<Placed>, Vec<Numbered>) {
@@ -76,6 +116,47 @@ impl Observed {
             }
         }
         (placed, absent)
+    }
+}
+
+fn link(thing: &Value) -> Option<(String, Link)> {
+    let flags = thing.get("flags").and_then(Value::as_array);
+    let is_up = flags.is_some_and(|flags| flags.iter().any(|flag| flag == "UP"));
+    let index = thing.get("ifindex").and_then(Value::as_u64).unwrap_or(0);
+    let index = u32::try_from(index).unwrap_or(0);
+    Some((word(thing, "ifname")?, Link { index, bridge: word(thing, "master"), is_up }))
+}
+
+fn rule(thing: &Value) -> Option<(u32, u32)> {
+    let mark = number(&word(thing, "fwmark")?).filter(|mark| mark & MARK_MASK == MARK)?;
+    Some((mark, number(&word(thing, "table")?)?))
+}
+
+fn route(thing: &Value) -> Option<(String, String, u32)> {
+    let table = match word(thing, "table") {
+        None => 0,
+        Some(table) => number(&table).filter(|table| table & MARK_MASK == MARK)?,
+    };
+    Some((word(thing, "dst")?, word(thing, "dev")?, table))
+}
+
+fn neighbour(thing: &Value) -> Option<(Ipv4Addr, String, String)> {
+    let (ip, device) = address(thing)?;
+    Some((ip, device, word(thing, "lladdr")?))
+}
+
+fn address(thing: &Value) -> Option<(Ipv4Addr, String)> {
+    Some((word(thing, "dst")?.parse().ok()?, word(thing, "dev")?))
+}
+
+fn word(thing: &Value, name: &str) -> Option<String> {
+    thing.get(name)?.as_str().map(str::to_owned)
+}
+
+fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
     }
 }
 

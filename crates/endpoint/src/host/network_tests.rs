@@ -60,6 +60,57 @@ fn after(commands: &[String], mut there: Observed) -> Observed {
     there
 }
 
+/// What `ip` of Debian 12 (iproute2 6.1.0) prints when it is asked [`QUERIES`] on a host with
+/// another's rules, routes and neighbours.
+const PRINTED: &str = include_str!("../../fixtures/ip-batch.jsonl");
+
+#[test]
+fn what_ip_prints_is_read() {
+    let there = Observed::parse(PRINTED).unwrap();
+    let (one, two) = (0x5745_0001, 0x5745_0002);
+    assert_eq!(there.rules, BTreeSet::from([(one, one), (two, two)]));
+    let route = |to: &str, device: &str, table| (to.to_owned(), device.to_owned(), table);
+    let routes = [
+        route("10.0.0.2", "tap1", one),
+        route("10.0.0.2", "br0", two),
+        route("default", "gpu0", 0),
+        route("169.254.77.0/24", "lo", 0),
+        route("192.168.50.0/24", "gpu0", 0),
+    ];
+    assert_eq!(there.routes, BTreeSet::from(routes));
+    let (masked, ip) = (Ipv4Addr::new(169, 254, 77, 1), Ipv4Addr::new(10, 0, 0, 2));
+    let proxies = ["tap1", "br0"].map(|device| (masked, device.to_owned()));
+    assert_eq!(there.proxies, BTreeSet::from(proxies));
+    let neighbours = [("tap1", 1), ("br0", 2)]
+        .map(|(device, last)| (ip, device.to_owned(), format!("02:00:00:00:00:0{last}")));
+    assert_eq!(there.neighbours, BTreeSet::from(neighbours));
+    let bridge = Some("br0".to_owned());
+    assert_eq!(there.links.len(), 8);
+    assert_eq!(there.links["tap1"], Link { index: 6, bridge: None, is_up: true });
+    assert_eq!(there.links["tap2"], Link { index: 8, bridge, is_up: false });
+    // Nothing is left to do for what is there.
+    let ports =
+        [placed(1, "tap1", Place::Alone), placed(2, "tap2", Place::Bridge("br0".to_owned()))];
+    assert_eq!(commands(&ports, &there), Vec::<String>::new());
+}
+
+#[test]
+fn where_there_is_nothing_it_does_not_matter_how_that_is_printed() {
+    let link = |text: &str| Observed::parse(text).unwrap().links["lo"].is_up;
+    let lo = r#"[{"ifindex":1,"ifname":"lo","flags":["LOOPBACK","UP"]}]"#;
+    for nothing in ["[]\n", "[ ]\n", "[{}]\n", "[{},{}]\n", "\n", ""] {
+        let text = format!("{}{lo}\n{nothing}", nothing.repeat(4));
+        assert!(link(&text), "{text:?}");
+        let there = Observed::parse(&text).unwrap();
+        assert_eq!(Observed { links: there.links.clone(), ..Observed::default() }, there);
+    }
+    assert_eq!(Observed::parse("").unwrap(), Observed::default());
+    // Half of it is not taken for all.
+    for half in [&PRINTED[..PRINTED.len() / 2], "Usage: ip [ OPTIONS ] OBJECT"] {
+        Observed::parse(half).unwrap_err();
+    }
+}
+
 #[test]
 fn what_was_done_is_not_done_again() {
     let ports =

@@ -31,6 +31,9 @@ pub struct Placed {
     pub place: Place,
 }
 
+/// Families with a table of ours. Ports of bridges have one more, and ports that stand alone.
+pub const FAMILIES: [&str; 3] = ["inet", "bridge", "arp"];
+
 const CHAINS: &str = "
   chain raw { type filter hook prerouting priority -350; policy accept; }
   chain marks { type filter hook prerouting priority -150; policy accept; }
@@ -300,6 +303,31 @@ fn arp(text: &mut String, ports: &[Placed]) {
     );
     elements(text, "arp", "port", alone().map(port_key));
     elements(text, "arp", "alone", alone().map(tap_element));
+}
+
+/// Our tables of those that `nft list` printed, in an order that does not depend on when each was
+/// made; and how many lines there are of others'.
+#[must_use]
+pub fn ours(listed: &str) -> (String, usize) {
+    let (mut tables, mut others): (Vec<String>, usize) = (Vec::new(), 0);
+    let mut is_ours = false;
+    for printed in listed.lines() {
+        if let Some(name) = printed.strip_prefix("table ") {
+            is_ours = FAMILIES.iter().any(|family| {
+                let name = name.strip_prefix(family).and_then(|name| name.strip_prefix(' '));
+                name.and_then(|name| name.split(' ').next()) == Some(TABLE)
+            });
+            tables.extend(is_ours.then(String::new));
+        }
+        match tables.last_mut().filter(|_| is_ours) {
+            Some(table) => line(table, printed),
+            None => others += 1,
+        }
+        // Remarks may stand between tables.
+        is_ours &= printed != "}";
+    }
+    tables.sort_unstable();
+    (tables.concat(), others)
 }
 
 #[cfg(test)]

@@ -62,6 +62,46 @@ fn elements_of(text: &str, name: &str) -> BTreeSet<String> {
     all.split(",\n").map(|element| element.trim().to_owned()).collect()
 }
 
+/// What `nft -s -t list ruleset` of Debian 12 (1.0.6) prints, but for most of our table.
+const LISTED: &str = "\
+table ip other {
+	chain a {
+		type filter hook input priority filter; policy accept;
+		tcp dport { 22, 80 } counter accept comment \"table inet weft\"
+	}
+}
+table inet weft {
+	counter refused {
+	}
+
+	set alone {
+		type ifname
+	}
+}
+# Warning: table ip filter is managed by iptables-nft, do not touch!
+table ip filter {
+}
+table arp weft {
+}
+table inet weftish {
+}
+table ip weft {
+}
+";
+
+#[test]
+fn our_tables_are_told_from_others() {
+    let (found, others) = ours(LISTED);
+    let (begin, end) = (LISTED.find("table inet weft {"), LISTED.find("# Warning"));
+    let inet = &LISTED[begin.unwrap()..end.unwrap()];
+    assert_eq!(found, format!("table arp weft {{\n}}\n{inet}"));
+    assert_eq!(others, 13);
+    // By themselves they are the same, whichever was made first.
+    assert_eq!(ours(&format!("{inet}table arp weft {{\n}}\n")), (found, 0));
+    assert_eq!(ours(""), (String::new(), 0));
+    assert_eq!(ours("table inet weft {\n}\n").0, "table inet weft {\n}\n");
+}
+
 #[derive(Debug, Clone)]
 enum Act {
     Put { instance: u8, tap: u8, masked: Vec<u8>, node: u8 },

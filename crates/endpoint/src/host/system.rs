@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write as _;
-use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -11,12 +10,15 @@ use std::thread;
 use serde_json::Value;
 
 use super::flows::{self, Flow};
-use super::network::{Link, Observed};
-use super::table::is_masked;
-use super::{Failure, MARK, MARK_MASK, TABLE};
+use super::network::{self, Observed};
+use super::{Failure, MARK, MARK_MASK, TABLE, ruleset};
 
 /// Where the settings of the network are files.
 const SETTINGS: &str = "/proc/sys/net";
+
+/// With more lines of others' tables than these, ours are read apart from them: so many take as
+/// long as two more processes (1,000 lines 20 ms, a process 3 to 4).
+const OTHERS_LINES_MAX: usize = 300;
 
 fn failed(what: &str, source: std::io::Error) -> Failure {
     Failure::Io { what: what.to_owned(), source }
@@ -80,13 +82,41 @@ pub fn put_ruleset(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// The rules as they are in force, without elements and counts; none if there are none.
-#[must_use]
-pub fn shape() -> Option<String> {
-    let of = |family| run("nft", &["-s", "-t", "list", "table", family, TABLE], "").ok();
-    // Ports of bridges, and ports that stand alone, have rules of one more family each.
-    let more = ["bridge", "arp"].map(|family| of(family).unwrap_or_default());
-    of("inet").map(|inet| inet + &more.concat())
+/// Reads the rules as they are in force.
+#[derive(Debug, Default)]
+pub struct RulesetReader {
+    /// Others have so many rules that ours are read apart from them.
+    is_apart: bool,
+}
+
+impl RulesetReader {
+    /// Our tables, without elements and counts; none if there are none.
+    #[must_use]
+    pub fn shape(&mut self) -> Option<String> {
+        let ours = match self.is_apart {
+            true => apart(),
+            // Somebody else's table may be one that this `nft` cannot read.
+            false => self.among_all().unwrap_or_else(apart),
+        };
+        Some(ours).filter(|ours| !ours.is_empty())
+    }
+
+    /// One process reads our tables, with everybody's: `nft` that is to list several finds the last
+    /// one only (from 1.0 on). It does not read elements then, which it does to list one table and
+    /// not print them (before 1.1): of 10,000 grants that takes 200 ms.
+    fn among_all(&mut self) -> Option<String> {
+        let all = run("nft", &["-s", "-t", "list", "ruleset"], "").ok()?;
+        let (ours, others) = ruleset::ours(&all);
+        self.is_apart = others > OTHERS_LINES_MAX;
+        Some(ours)
+    }
+}
+
+/// Our tables, a process for each.
+fn apart() -> String {
+    let of = |family| run("nft", &["-s", "-t", "list", "table", family, TABLE], "");
+    let all = ruleset::FAMILIES.map(|family| of(family).unwrap_or_default());
+    ruleset::ours(&all.concat()).0
 }
 
 /// Packets by counter.
@@ -109,66 +139,11 @@ pub fn counters() -> Result<Vec<(String, u64)>, Failure> {
 /// # Errors
 /// What `ip` said.
 pub fn observe() -> Result<Observed, Failure> {
-    let mut found = Observed::default();
-    for link in lists(&run("ip", &["-j", "link", "show"], "")?) {
-        let Some(name) = word(&link, "ifname") else { continue };
-        let flags = link.get("flags").and_then(Value::as_array);
-        let is_up = flags.is_some_and(|flags| flags.iter().any(|flag| flag == "UP"));
-        let index = link.get("ifindex").and_then(Value::as_u64).unwrap_or(0);
-        let index = u32::try_from(index).unwrap_or(0);
-        found.links.insert(name, Link { index, bridge: word(&link, "master"), is_up });
-    }
-    for rule in lists(&run("ip", &["-4", "-j", "rule", "show"], "")?) {
-        let mark = word(&rule, "fwmark").and_then(|mark| number(&mark));
-        let table = word(&rule, "table").and_then(|table| number(&table));
-        if let (Some(mark), Some(table)) = (mark, table)
-            && mark & MARK_MASK == MARK
-        {
-            found.rules.insert((mark, table));
-        }
-    }
-    for route in lists(&run("ip", &["-4", "-j", "route", "show", "table", "all"], "")?) {
-        let (to, device) = (word(&route, "dst"), word(&route, "dev"));
-        let table = match word(&route, "table") {
-            None => Some(0),
-            Some(table) => number(&table),
-        };
-        if let (Some(to), Some(device), Some(table)) = (to, device, table)
-            && (table == 0 || table & MARK_MASK == MARK)
-        {
-            found.routes.insert((to, device, table));
-        }
-    }
-    for proxy in lists(&run("ip", &["-4", "-j", "neigh", "show", "proxy"], "")?) {
-        found.proxies.extend(address(&proxy).filter(|(ip, _)| is_masked(*ip)));
-    }
-    let all = ["-4", "-j", "neigh", "show", "nud", "permanent"];
-    for neighbour in lists(&run("ip", &all, "")?) {
-        if let (Some((ip, device)), Some(mac)) = (address(&neighbour), word(&neighbour, "lladdr")) {
-            found.neighbours.insert((ip, device, mac));
-        }
-    }
-    Ok(found)
-}
-
-/// What `ip -j` prints; nothing at all where there is nothing.
-fn lists(text: &str) -> Vec<Value> {
-    serde_json::from_str(text).unwrap_or_default()
-}
-
-fn word(value: &Value, name: &str) -> Option<String> {
-    value.get(name)?.as_str().map(str::to_owned)
-}
-
-fn number(text: &str) -> Option<u32> {
-    match text.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    }
-}
-
-fn address(value: &Value) -> Option<(Ipv4Addr, String)> {
-    Some((word(value, "dst")?.parse().ok()?, word(value, "dev")?))
+    let text = run("ip", &["-4", "-j", "-batch", "-"], network::QUERIES)?;
+    Observed::parse(&text).map_err(|error| Failure::Program {
+        program: "ip",
+        words: format!("what it prints is no JSON ({error}): the one of iproute2 is needed"),
+    })
 }
 
 /// Carries out commands of `ip`.

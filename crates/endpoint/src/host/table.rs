@@ -154,8 +154,8 @@ impl Table {
 
     /// This table with other settings that were found.
     #[must_use]
-    pub fn with_found(&self, found: BTreeMap<String, String>) -> Self {
-        Self { found, ..self.clone() }
+    pub fn with_found(self, found: BTreeMap<String, String>) -> Self {
+        Self { found, ..self }
     }
 
     /// Ports in force, by number. Of two instances with one interface the newer has it.
