@@ -203,7 +203,7 @@ scenario_killed() {
     for place in $(places address sign create port grant rules active confirm); do killed_making "$place"; done
     for place in $(places unrule revoke terminate release); do killed_removing "$place"; done
 }
-places() { # places STEP…: where it is killed
+places() { # places STEP…: where it is killed; with one node `between` is no other place than `after`
     local step; for step in "$@"; do
         echo "before:$step" "after:$step" "kept:$step"
         case $step in grant | revoke) echo "inside:$step";; esac

@@ -119,7 +119,7 @@ killed_at() { # killed_at PLACE: a job begins and ends, in which the control pla
 }
 for step in address sign create port grant rules active confirm unrule revoke terminate release; do
     for when in before after kept; do killed_at "$when:$step"; done; done
-killed_at inside:grant; killed_at inside:revoke
+killed_at inside:grant; killed_at inside:revoke # With one node `between` is no other place than `after`.
 say "-- the job's node is lost and comes back: nothing of it is left there"
 sbatch -Q -o /dev/null --no-requeue --gres=weft:1 --wrap 'sleep 1000'; until_true 20 used 1
 pkill -9 slurmd; pkill -9 slurmstepd; pkill -9 -f weft-slurm; pkill -9 -f 'sleep 1000'; rm -rf /run/weft-slurm

@@ -7,8 +7,10 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use crate::plan::Step;
 
-/// The variable that names the place: `before:grant`, `inside:grant`, `after:grant` or
-/// `kept:grant`.
+/// The variable that names the place: `before:grant`, `inside:grant` (when the first vGPU of a node
+/// is made), `between:grant` (when a node is done, and the next one is not), `after:grant` or
+/// `kept:grant`. `inside` is a place of `grant` and `revoke`, and of `sign` where the VM is on the
+/// node's host; `between` one of those three.
 pub const VARIABLE: &str = "WEFT_CONTROL_CRASH_AT";
 
 /// The variable that names the place at which it is stopped, once, as by `kill -STOP`.

@@ -241,19 +241,20 @@ impl World {
             }
             let signed = self.answered(node, self.nodes.sign(&admin, &vgpus))?;
             tokens.extend(cgpus.iter().map(|cgpu| cgpu.id.clone()).zip(signed));
+            self.crash.at("between", Step::Sign);
         }
         Ok(Some(Effects { tokens, ..Effects::default() }))
     }
 
     fn grant(&self, instance: &InstanceRow, cgpus: &[CgpuRow]) -> Finding {
         for (node, cgpus) in by_node(cgpus) {
-            // Those were made before their grants.
-            if instance.marks.has(Step::Sign) && self.is_on_host(instance, node)? {
-                continue;
+            // Those of a host that the VM shares memory with were made before their grants.
+            if !(instance.marks.has(Step::Sign) && self.is_on_host(instance, node)?) {
+                let inside = || self.crash.at("inside", Step::Grant);
+                let made = self.nodes.make(&self.admin(node)?, &vgpus(instance, &cgpus), &inside);
+                self.answered(node, made)?;
             }
-            let inside = || self.crash.at("inside", Step::Grant);
-            let made = self.nodes.make(&self.admin(node)?, &vgpus(instance, &cgpus), &inside);
-            self.answered(node, made)?;
+            self.crash.at("between", Step::Grant);
         }
         Ok(Some(Effects::default()))
     }
@@ -318,11 +319,13 @@ impl World {
             if let Err(failure) = self.revoke_on(node, &cgpus) {
                 failed.get_or_insert(failure);
             }
+            self.crash.at("between", Step::Revoke);
         }
         failed.map_or_else(|| Ok(Some(Effects::default())), Err)
     }
 
-    /// The vGPUs of one node go. What they have used goes with them, so it is kept before.
+    /// The vGPUs of one node go. What they have used goes with them, so it is kept before, once
+    /// their sessions have ended.
     fn revoke_on(&self, node: &str, cgpus: &[&CgpuRow]) -> Result<(), Failure> {
         let admin = self.admin(node)?;
         let ids: BTreeMap<String, &str> =

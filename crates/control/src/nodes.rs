@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use weft_api::node::{
     AdminError, Answer, Client, DeviceReport, GrantRequest, NodeReport, Request, VERSIONS,
+    VgpuReport,
 };
 
 use crate::provision::Failure;
@@ -91,11 +92,11 @@ pub trait Nodes: Send + Sync + std::fmt::Debug {
     ) -> Result<(), Failure>;
 
     /// Removes vGPUs with their sessions and grants, if they are there; how many were. A node
-    /// forgets with a vGPU what it used: `keep` is given the device time in ns before the first one
-    /// goes, and if it fails none does. `inside` is called in the middle.
+    /// forgets with a vGPU what it used: all sessions end first, `keep` is given the device time in
+    /// ns before the first vGPU goes, and if it fails none does. `inside` is called in the middle.
     ///
     /// # Errors
-    /// Why some may be left.
+    /// Why some may be left. Asked again it goes on.
     fn revoke(
         &self,
         admin: &str,
@@ -232,11 +233,9 @@ impl Nodes for Sockets {
         let mut client = connect_briefly(admin)?;
         let mut there = client.list().map_err(of_silent)?;
         there.retain(|vgpu| vgpus.contains(&vgpu.name));
-        let used: Vec<(String, u64)> =
-            there.iter().map(|vgpu| (vgpu.name.clone(), vgpu.used_ns)).collect();
-        keep(&used)?;
         // What ends sessions may take longer.
         client.wait_at_most(REMOVE_LIMIT)?;
+        keep(&close(&mut client, &there)?)?;
         let mut gone = 0;
         for vgpu in &there {
             client.remove(&vgpu.name, true)?;
@@ -287,6 +286,27 @@ fn of_silent(error: AdminError) -> Failure {
     error.into()
 }
 
+/// Closes vGPUs; the device time in ns that each has used in all, by its name. A node of the
+/// version before, which can only remove them, has said until now when it listed them.
+fn close(client: &mut Client, listed: &[VgpuReport]) -> Result<Vec<(String, u64)>, Failure> {
+    let closings: Vec<Request> =
+        listed.iter().map(|vgpu| Request::Close { name: vgpu.name.clone() }).collect();
+    let closed = client.call_all(&closings)?;
+    let used = |(listed, answer): (&VgpuReport, Result<Answer, AdminError>)| {
+        let used_ns = match answer {
+            Ok(Answer::Vgpu(closed)) => closed.used_ns,
+            Ok(other) => {
+                let words = format!("the node answers the end of a vGPU with {other:?}");
+                return Err(Failure::permanent(words));
+            }
+            Err(error) if error.is_not_understood() => listed.used_ns,
+            Err(error) => return Err(error.into()),
+        };
+        Ok((listed.name.clone(), used_ns))
+    };
+    listed.iter().zip(closed).map(used).collect()
+}
+
 fn asked(vgpus: &[VgpuSpec], how: fn(GrantRequest) -> Request) -> Vec<Request> {
     let (valid_s, uses) = (GRANT_VALID_S, GRANT_USES);
     let of = |vgpu: &VgpuSpec| {
@@ -324,7 +344,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use weft_api::node::VgpuReport;
+    use weft_api::node::NOT_UNDERSTOOD;
     use weft_ring::peer;
 
     use super::*;
@@ -455,19 +475,26 @@ mod tests {
         assert_eq!(ask(), silent);
     }
 
+    fn there(all: &[(&str, u64)]) -> Answer {
+        Answer::Vgpus(all.iter().map(|(name, used_ns)| report(name, *used_ns)).collect())
+    }
+
+    fn closed(name: &str, used_ns: u64) -> Answer {
+        Answer::Vgpu(report(name, used_ns))
+    }
+
     #[test]
-    fn vgpus_are_removed_one_after_the_other_and_said_to_have_used_before() {
+    fn vgpus_are_closed_and_said_to_have_used_before_one_after_the_other_is_removed() {
         let scratch = tempfile::tempdir().unwrap();
         let socket = scratch.path().join("admin.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let refused = Answer::Error { message: "not now".to_owned() };
-        let there = |all: &[(&str, u64)]| {
-            Answer::Vgpus(all.iter().map(|(name, used_ns)| report(name, *used_ns)).collect())
-        };
+        let listed = there(&[("a", 6), ("b", 8), ("other", 9)]);
+        // Of a vGPU that was closed before nothing was used since.
+        let (a, b) = (closed("a", 7), closed("b", 9));
         let answers = vec![
-            vec![there(&[("a", 6), ("b", 8)])],
-            vec![there(&[("a", 7), ("b", 8), ("other", 9)]), Answer::Done, refused],
-            vec![there(&[("b", 9), ("other", 9)]), Answer::Done],
+            vec![listed.clone(), a.clone(), b.clone()],
+            vec![listed, a, b.clone(), Answer::Done, refused()],
+            vec![there(&[("b", 9), ("other", 9)]), b, Answer::Done],
             vec![there(&[])],
         ];
         let thread = std::thread::spawn(move || node(&listener, answers));
@@ -487,8 +514,52 @@ mod tests {
         assert_eq!(halves.load(Ordering::Relaxed), 1, "one is gone and the other is not");
         assert_eq!(Sockets.revoke(admin, &names, &keep, &|| {}).unwrap(), 1);
         assert_eq!(Sockets.revoke(admin, &names, &keep, &|| {}).unwrap(), 0);
-        let used = [("a", 7), ("b", 8), ("b", 9)].map(|(name, ns)| (name.to_owned(), ns));
+        let used = [("a", 7), ("b", 9), ("b", 9)].map(|(name, ns)| (name.to_owned(), ns));
         assert_eq!(*kept.lock().unwrap(), used);
+        thread.join().unwrap();
+    }
+
+    /// What programs use while they are ended is lost there, as it was.
+    #[test]
+    fn a_node_that_cannot_close_vgpus_has_them_removed_with_what_it_listed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let socket = scratch.path().join("admin.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let unknown = Answer::Error {
+            message: format!("{NOT_UNDERSTOOD}: unknown variant `close`, expected `node`"),
+        };
+        let both = there(&[("a", 6), ("b", 8)]);
+        let answers = vec![both, unknown.clone(), unknown, Answer::Done, Answer::Done];
+        let thread = std::thread::spawn(move || {
+            let (asked, _) = answered(&listener, &answers);
+            let was = |verb: &str, at: &[usize]| at.iter().all(|at| asked[*at].contains(verb));
+            assert!(was("close", &[1, 2]) && was("remove", &[3, 4]), "{asked:?}");
+        });
+        let (admin, names) = (socket.to_str().unwrap(), ["a".to_owned(), "b".to_owned()]);
+        let kept = Mutex::new(Vec::new());
+        let keep = |used: &[(String, u64)]| {
+            kept.lock().unwrap().extend_from_slice(used);
+            Ok(())
+        };
+        assert_eq!(Sockets.revoke(admin, &names, &keep, &|| {}).unwrap(), 2);
+        assert_eq!(*kept.lock().unwrap(), [("a".to_owned(), 6), ("b".to_owned(), 8)]);
+        thread.join().unwrap();
+    }
+
+    /// What it has used is not known: it stays, and is closed again later.
+    #[test]
+    fn a_vgpu_whose_sessions_do_not_end_is_not_removed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let socket = scratch.path().join("admin.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let words = "the sessions of vGPU `b` do not end; it stays, ask again";
+        let refused = Answer::Error { message: words.to_owned() };
+        let answers = vec![vec![there(&[("a", 6), ("b", 8)]), closed("a", 7), refused]];
+        let thread = std::thread::spawn(move || node(&listener, answers));
+        let (admin, names) = (socket.to_str().unwrap(), ["a".to_owned(), "b".to_owned()]);
+        let inside = || panic!("one is gone");
+        let failure = Sockets.revoke(admin, &names, &|_| panic!("nothing is final"), &inside);
+        assert_eq!(failure.unwrap_err(), Failure::permanent(words));
         thread.join().unwrap();
     }
 }

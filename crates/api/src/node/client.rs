@@ -24,6 +24,10 @@ const LINE_BYTES_MAX: u64 = 256 << 20;
 /// A vGPU has moved within this time, or stays where it is: see `daemon::moves`.
 const MOVE_TIME: Duration = Duration::from_secs(150);
 
+/// How a daemon's refusal begins of a request that it does not know. It is the same in all
+/// versions: who asks for something new knows an older daemon by it.
+pub const NOT_UNDERSTOOD: &str = "the request is not understood";
+
 /// A connection to a daemon's admin socket.
 #[derive(Debug)]
 pub struct Client {
@@ -65,6 +69,14 @@ pub enum AdminError {
     /// The daemon's answer is not what this client understands.
     #[error("the node daemon is of another version: {0}")]
     Unexpected(String),
+}
+
+impl AdminError {
+    /// Whether the daemon does not know what it was asked: it is of a version before.
+    #[must_use]
+    pub fn is_not_understood(&self) -> bool {
+        matches!(self, Self::Refused(why) if why.starts_with(NOT_UNDERSTOOD))
+    }
 }
 
 impl Client {

@@ -7,7 +7,7 @@ mod elsewhere;
 mod gateway;
 mod types;
 
-pub use client::{AdminError, Client};
+pub use client::{AdminError, Client, NOT_UNDERSTOOD};
 pub use elsewhere::{Elsewhere, Place, Whereabouts};
 pub use gateway::{GatewayHealth, GatewayReport};
 pub use types::{

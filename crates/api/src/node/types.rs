@@ -97,6 +97,14 @@ pub enum Request {
         #[serde(default)]
         force: bool,
     },
+    /// Ends a vGPU's sessions and lets none begin until it is removed, or the daemon is started
+    /// again: what it has used is final. It may be asked again. Every daemon may be asked; one
+    /// that does not know it says so ([`super::NOT_UNDERSTOOD`]), and is to remove the vGPU only.
+    /// Answer: [`Answer::Vgpu`].
+    Close {
+        /// Its name.
+        name: String,
+    },
     /// Lets programs of other hosts use a vGPU, which is created if it is not there. Answer:
     /// [`Answer::Grant`].
     Grant(GrantRequest),

@@ -563,7 +563,14 @@ fn what_shares_memory_outlives_a_control_plane_that_is_killed_at_a_step() {
     let script = cloud.folder.path().join("script");
     std::fs::write(&script, program("vector_add").display().to_string()).unwrap();
     let userdata = format!("-userdata={}", script.display());
-    for place in ["before:create", "after:create", "after:port", "kept:unrule", "after:terminate"] {
+    for place in [
+        "inside:sign",
+        "before:create",
+        "after:create",
+        "after:port",
+        "kept:unrule",
+        "after:terminate",
+    ] {
         let key = format!("-key={}", place.replace(':', "-"));
         // Whoever asks need not wait long for a control plane that only this test starts again.
         let shared = [
@@ -578,6 +585,8 @@ fn what_shares_memory_outlives_a_control_plane_that_is_killed_at_a_step() {
         ];
         cloud.crash(Some(place));
         let (code, text) = cloud.gsaas("team", &shared);
+        let is_making = !["kept:unrule", "after:terminate"].contains(&place);
+        assert_eq!(code != Some(0), is_making, "{place}: {text}");
         if code != Some(0) {
             // It was killed while it made it: the same request is about the same VM.
             cloud.crash(None);

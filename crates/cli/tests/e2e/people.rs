@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use weft_node::admin::{Answer, Request};
 
 use crate::support::{
     Conversation, Node, as_user, eventually, finish, has_mounts, is_root, program, success,
@@ -265,6 +266,45 @@ fn a_program_whose_vgpu_is_removed_is_told() {
     assert!(!tenant.wait().success());
     let text = std::fs::read_to_string(&errors).unwrap();
     assert!(text.contains("vGPU was removed"), "{text}");
+}
+
+/// As the control plane asks before it removes vGPUs: nothing that they use is lost.
+#[test]
+fn a_vgpu_that_is_closed_ends_its_programs_and_lets_nobody_in_until_it_is_removed() {
+    let mut node = Node::start(&[]);
+    let errors = node.path().join("tenant.err");
+    let mut tenant = node.run(&["--name", "gone"], &program("relay"), &["100000000"]);
+    tenant.stderr(std::fs::File::create(&errors).unwrap());
+    let mut tenant = Conversation::start(tenant);
+    let used_ns = |node: &Node| {
+        let vgpus = node.admin().list().unwrap();
+        vgpus.iter().find(|vgpu| vgpu.name == "gone").map_or(0, |vgpu| vgpu.used_ns)
+    };
+    eventually("the program to use the device", || used_ns(&node) > 0);
+    let close = |node: &Node| {
+        let closing = Request::Close { name: "gone".to_owned() };
+        let Answer::Vgpu(closed) = node.admin().call(&closing).unwrap() else { panic!() };
+        assert_eq!(closed.sessions, 0);
+        closed.used_ns
+    };
+    let before_ns = used_ns(&node);
+    let closed_ns = close(&node);
+    assert!(closed_ns >= before_ns, "{before_ns} {closed_ns}");
+    assert!(!tenant.wait().success());
+    let text = std::fs::read_to_string(&errors).unwrap();
+    assert!(text.contains("vGPU was removed"), "{text}");
+    let run = |node: &Node| finish(node.run(&["--name", "gone"], &program("vector_add"), &[]));
+    refused(&run(&node), &["`gone` is being removed", "weft rm gone"]);
+    assert_eq!((close(&node), used_ns(&node)), (closed_ns, closed_ns), "nothing was added");
+    // Who is started again does not know of it, and whoever asked asks again.
+    node.kill();
+    node.launch();
+    assert_eq!(used_ns(&node), closed_ns);
+    assert!(done(&run(&node)).contains("PASSED"));
+    node.wait_until_empty();
+    assert!(close(&node) > closed_ns);
+    node.admin().remove("gone", false).unwrap();
+    assert!(done(&run(&node)).contains("PASSED"), "another one of its name");
 }
 
 #[test]

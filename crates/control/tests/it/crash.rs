@@ -4,11 +4,13 @@ use std::sync::Mutex;
 use std::thread;
 
 use weft_api::v1::{
-    Client, ClientError, Instance, InstanceState, Kind, NewNode, ProjectChange, Quota,
+    Client, ClientError, Instance, InstanceState, Kind, NewInstance, NewNode, ProjectChange, Quota,
 };
 use weft_control::plan::Step;
 
-use crate::support::{Program, VGPU_USED_NS, eventually, processes_with, quota, shared};
+use crate::support::{
+    CLOSED_VGPU_USED_NS, Program, SimulatedNode, eventually, new, processes_with, quota, shared,
+};
 
 /// Where the program is killed: before a step, in the middle, when it was done and is not kept, and
 /// when it was kept.
@@ -40,10 +42,60 @@ const UNDOING: &[Step] = &[Step::Unrule, Step::Revoke, Step::Terminate, Step::Re
 
 pub(crate) fn set_up(program: &Program) {
     let client = program.client();
-    let (admin, gateway) = (program.node.socket.display().to_string(), None);
-    client.put_node("n", &NewNode { admin, gateway, host: None }).unwrap();
+    put_node(&client, "n", &program.node);
     let quota = quota(100, 1 << 20, 4);
     client.put_project("p", &ProjectChange { quota }).unwrap();
+}
+
+/// The same with both nodes, and quota for GPUs of either.
+fn set_up_two(program: &Program) {
+    set_up(program);
+    let client = program.client();
+    put_node(&client, "o", &program.other);
+    let quota = quota(100, 1 << 20, 6);
+    client.put_project("p", &ProjectChange { quota }).unwrap();
+}
+
+fn put_node(client: &Client, name: &str, node: &SimulatedNode) {
+    let (admin, gateway) = (node.socket.display().to_string(), None);
+    client.put_node(name, &NewNode { admin, gateway, host: None }).unwrap();
+}
+
+/// What is made, and on which nodes.
+struct Case {
+    set_up: fn(&Program),
+    asked: NewInstance,
+}
+
+/// Parts of GPUs of one node.
+fn on_one_node() -> Case {
+    Case { set_up, asked: of_project(shared(3, 512)) }
+}
+
+/// Six GPUs, of which a node has four.
+fn on_two_nodes() -> Case {
+    Case { set_up: set_up_two, asked: of_project(new(6)) }
+}
+
+fn of_project(new: NewInstance) -> NewInstance {
+    NewInstance { project: Some("p".to_owned()), ..new }
+}
+
+/// How many vGPUs the nodes have, in the order in which they are asked.
+fn vgpus(program: &Program) -> [usize; 2] {
+    [&program.node, &program.other].map(|node| node.names().len())
+}
+
+/// What was done, and what was not, when it was killed between the nodes.
+fn assert_between(program: &Program, place: &str) {
+    let [first, second] = vgpus(program);
+    let is_so = match place {
+        "between:sign" => (first, second) == (0, 0),
+        "between:grant" => first > 0 && second == 0,
+        "between:revoke" => first == 0 && second > 0,
+        _ => true,
+    };
+    assert!(is_so, "{place}: {first} and {second} vGPUs");
 }
 
 pub(crate) fn wait_for(program: &Program, id: &str, state: InstanceState) {
@@ -61,7 +113,7 @@ pub(crate) fn wait_for(program: &Program, id: &str, state: InstanceState) {
 /// Nothing is left anywhere.
 pub(crate) fn assert_empty(program: &Program, place: &str) {
     let client = program.client();
-    eventually(&format!("{place}: no vGPU"), || program.node.names().is_empty());
+    eventually(&format!("{place}: no vGPU"), || vgpus(program) == [0, 0]);
     eventually(&format!("{place}: no process"), || program.processes().is_empty());
     let folders = || std::fs::read_dir(program.vms()).unwrap().count();
     eventually(&format!("{place}: no folder"), || folders() == 0);
@@ -73,9 +125,7 @@ pub(crate) fn assert_empty(program: &Program, place: &str) {
 }
 
 pub(crate) fn begin(program: &Program) -> Instance {
-    let mut new = shared(3, 512);
-    new.project = Some("p".to_owned());
-    program.client().create_instance(Some("key"), &new).unwrap()
+    program.client().create_instance(Some("key"), &on_one_node().asked).unwrap()
 }
 
 pub(crate) fn terminate(program: &Program, id: &str) {
@@ -109,10 +159,8 @@ pub(crate) fn wait_gone(program: &Program, id: &str) {
 }
 
 /// The same while it may be killed: the id, unless the answer is lost with the process.
-fn try_to_begin(program: &Program) -> Option<String> {
-    let mut new = shared(3, 512);
-    new.project = Some("p".to_owned());
-    match program.client().create_instance(Some("key"), &new) {
+fn try_to_begin(program: &Program, asked: &NewInstance) -> Option<String> {
+    match program.client().create_instance(Some("key"), asked) {
         Ok(made) => Some(made.id),
         Err(ClientError::Unreachable { .. } | ClientError::Unanswered { .. }) => None,
         Err(error) => panic!("{error}"),
@@ -121,33 +169,68 @@ fn try_to_begin(program: &Program) -> Option<String> {
 
 /// Asks again after a restart; the key says that it is the same one. A store that has lost what was
 /// acknowledged would make another one.
-fn begin_again(program: &Program, acknowledged: Option<String>) -> String {
-    let id = begin(program).id;
+fn begin_again(program: &Program, asked: &NewInstance, acknowledged: Option<String>) -> String {
+    let id = program.client().create_instance(Some("key"), asked).unwrap().id;
     assert!(acknowledged.is_none_or(|before| before == id), "another one than before the kill");
     id
 }
 
-/// Killed at each place of making one, a restart finishes it; and then it can be removed.
-fn finishes_whatever_step_it_is_killed_at(flags: &[&str]) {
-    for place in places(MAKING) {
-        let mut program = Program::new();
-        program.start(None, flags);
-        set_up(&program);
-        program.kill();
-        program.start(Some(&place), flags);
-        let acknowledged = try_to_begin(&program);
-        program.wait_killed();
-        program.start(None, flags);
-        let id = begin_again(&program, acknowledged);
-        wait_for(&program, &id, InstanceState::Ready);
-        assert_eq!(program.client().instances().unwrap().len(), 1, "{place}: one, and no second");
-        assert_eq!(program.node.names().len(), 3, "{place}");
-        let folder = program.vms().join(&id);
-        assert!(folder.join("rows.json").exists(), "{place}");
-        terminate(&program, &id);
-        wait_gone(&program, &id);
-        assert_empty(&program, &place);
-    }
+/// Killed at a place of making one, and started again; and the id, if it was said before.
+fn killed_while_making(place: &str, flags: &[&str], case: &Case) -> (Program, Option<String>) {
+    let mut program = Program::new();
+    program.start(None, flags);
+    (case.set_up)(&program);
+    program.kill();
+    program.start(Some(place), flags);
+    let acknowledged = try_to_begin(&program, &case.asked);
+    program.wait_killed();
+    assert_between(&program, place);
+    program.start(None, flags);
+    (program, acknowledged)
+}
+
+/// Killed at a place of making one, a restart finishes it; and then it can be removed.
+fn finishes_what_it_is_killed_at(place: &str, flags: &[&str], case: &Case) {
+    let (program, acknowledged) = killed_while_making(place, flags, case);
+    let id = begin_again(&program, &case.asked, acknowledged);
+    wait_for(&program, &id, InstanceState::Ready);
+    assert_eq!(program.client().instances().unwrap().len(), 1, "{place}: one, and no second");
+    let made: usize = vgpus(&program).iter().sum();
+    assert_eq!(u32::try_from(made), Ok(case.asked.cgpus), "{place}");
+    let folder = program.vms().join(&id);
+    assert!(folder.join("rows.json").exists(), "{place}");
+    terminate(&program, &id);
+    wait_gone(&program, &id);
+    assert_empty(&program, place);
+}
+
+/// Killed while it is made, and then not wanted any more: what was begun is undone.
+fn rolls_back_what_it_is_killed_at(place: &str, case: &Case) {
+    let (program, acknowledged) = killed_while_making(place, &[], case);
+    // Nobody works on instances while the removal is asked for: it is the first that is seen.
+    let id = begin_again(&program, &case.asked, acknowledged);
+    terminate(&program, &id);
+    wait_gone(&program, &id);
+    assert_empty(&program, place);
+}
+
+/// Killed at a place of removing one, a restart removes it, and knows what it has used.
+fn removes_what_it_is_killed_at(place: &str, case: &Case) {
+    let mut program = Program::new();
+    program.start(Some(place), &[]);
+    (case.set_up)(&program);
+    let id = begin_again(&program, &case.asked, None);
+    wait_for(&program, &id, InstanceState::Ready);
+    terminate(&program, &id);
+    program.wait_killed();
+    assert_between(&program, place);
+    program.start(None, &[]);
+    wait_gone(&program, &id);
+    assert_empty(&program, place);
+    // What they used to the end of their programs is known, which their nodes have forgotten.
+    let usage = program.client().usage().unwrap();
+    let used: Vec<Option<u64>> = usage.iter().map(|record| record.used_ns).collect();
+    assert_eq!(used, vec![Some(CLOSED_VGPU_USED_NS); case.asked.cgpus as usize], "{place}");
 }
 
 /// User-data may have secrets in it, and everybody sees the arguments of processes.
@@ -175,62 +258,48 @@ fn what_a_vm_runs_is_not_seen_among_its_processes() {
 
 #[test]
 fn a_restart_finishes_whatever_step_of_making_it_was_killed_at() {
-    finishes_whatever_step_it_is_killed_at(&[]);
+    for place in places(MAKING) {
+        finishes_what_it_is_killed_at(&place, &[], &on_one_node());
+    }
+}
+
+#[test]
+fn a_restart_finishes_what_one_node_has_and_the_other_has_not() {
+    for place in ["between:sign", "inside:grant", "between:grant"] {
+        finishes_what_it_is_killed_at(place, &[], &on_two_nodes());
+    }
 }
 
 #[test]
 fn a_restart_finishes_also_where_namespaces_are_not_permitted() {
-    let mut program = Program::new();
-    let flags = ["--plain-processes"];
-    program.start(Some("after:create"), &flags);
-    set_up(&program);
-    let acknowledged = try_to_begin(&program);
-    program.wait_killed();
-    program.start(None, &flags);
-    let id = begin_again(&program, acknowledged);
-    wait_for(&program, &id, InstanceState::Ready);
-    terminate(&program, &id);
-    wait_gone(&program, &id);
-    assert_empty(&program, "plain processes");
+    finishes_what_it_is_killed_at("after:create", &["--plain-processes"], &on_one_node());
 }
 
 #[test]
 fn a_restart_removes_whatever_step_of_removing_it_was_killed_at() {
     for place in places(UNDOING) {
-        let mut program = Program::new();
-        program.start(Some(&place), &[]);
-        set_up(&program);
-        let id = begin(&program).id;
-        wait_for(&program, &id, InstanceState::Ready);
-        terminate(&program, &id);
-        program.wait_killed();
-        program.start(None, &[]);
-        wait_gone(&program, &id);
-        assert_empty(&program, &place);
-        // Nor is what its cGPUs used, which their node forgets with them.
-        let used: Vec<Option<u64>> =
-            program.client().usage().unwrap().iter().map(|record| record.used_ns).collect();
-        assert_eq!(used, [Some(VGPU_USED_NS); 3], "{place}");
+        removes_what_it_is_killed_at(&place, &on_one_node());
     }
 }
 
-/// Killed while it is made, and then not wanted any more: what was begun is undone.
+#[test]
+fn a_restart_removes_what_one_node_has_and_the_other_has_not() {
+    for place in ["inside:revoke", "between:revoke"] {
+        removes_what_it_is_killed_at(place, &on_two_nodes());
+    }
+}
+
 #[test]
 fn a_restart_rolls_back_what_is_not_wanted_any_more() {
     for place in places(MAKING) {
-        let mut program = Program::new();
-        program.start(None, &[]);
-        set_up(&program);
-        program.kill();
-        program.start(Some(&place), &[]);
-        let acknowledged = try_to_begin(&program);
-        program.wait_killed();
-        // Nobody works on instances while the removal is asked for: it is the first that is seen.
-        program.start(None, &[]);
-        let id = begin_again(&program, acknowledged);
-        terminate(&program, &id);
-        wait_gone(&program, &id);
-        assert_empty(&program, &place);
+        rolls_back_what_it_is_killed_at(&place, &on_one_node());
+    }
+}
+
+#[test]
+fn a_restart_rolls_back_what_one_node_has_and_the_other_has_not() {
+    for place in ["between:sign", "inside:grant", "between:grant"] {
+        rolls_back_what_it_is_killed_at(place, &on_two_nodes());
     }
 }
 

@@ -137,8 +137,17 @@ impl Cloud {
 
 /// A node's admin socket, with nothing behind it but a list of vGPUs.
 pub(crate) struct SimulatedNode {
-    pub(crate) vgpus: Arc<Mutex<BTreeMap<String, u64>>>,
+    vgpus: Arc<Mutex<Vgpus>>,
     pub(crate) socket: PathBuf,
+}
+
+/// By their names.
+type Vgpus = BTreeMap<String, SimulatedVgpu>;
+
+#[derive(Clone, Copy)]
+struct SimulatedVgpu {
+    memory_bytes: u64,
+    used_ns: u64,
 }
 
 impl SimulatedNode {
@@ -146,7 +155,7 @@ impl SimulatedNode {
     pub(crate) fn start(folder: &Path, gpus: usize, gateway: &str) -> Self {
         let socket = folder.join("admin.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let vgpus: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
+        let vgpus: Arc<Mutex<Vgpus>> = Arc::default();
         let (of_thread, gateway) = (Arc::clone(&vgpus), gateway.to_owned());
         thread::spawn(move || {
             for stream in listener.incoming() {
@@ -164,7 +173,7 @@ impl SimulatedNode {
     }
 }
 
-fn converse(stream: UnixStream, vgpus: &Mutex<BTreeMap<String, u64>>, gpus: usize, gateway: &str) {
+fn converse(stream: UnixStream, vgpus: &Mutex<Vgpus>, gpus: usize, gateway: &str) {
     let mut out = stream.try_clone().unwrap();
     for line in BufReader::new(stream).lines().map_while(Result::ok) {
         let request: Request = serde_json::from_str(&line).unwrap();
@@ -178,23 +187,29 @@ fn converse(stream: UnixStream, vgpus: &Mutex<BTreeMap<String, u64>>, gpus: usiz
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "it knows what the control plane asks")]
-fn answer(
-    request: Request,
-    vgpus: &mut BTreeMap<String, u64>,
-    gpus: usize,
-    gateway: &str,
-) -> Answer {
+fn answer(request: Request, vgpus: &mut Vgpus, gpus: usize, gateway: &str) -> Answer {
     let refused = |message: String| Answer::Error { message };
     match request {
         Request::Node => Answer::Node(node_report(gpus, gateway)),
-        Request::List => Answer::Vgpus(vgpus.iter().map(|(name, m)| report(name, *m)).collect()),
+        Request::List => {
+            Answer::Vgpus(vgpus.iter().map(|(name, vgpu)| report(name, *vgpu)).collect())
+        }
         Request::Create { name, memory_bytes, .. } => {
             if vgpus.contains_key(&name) {
                 return refused(format!("vGPU `{name}` is there already"));
             }
-            vgpus.insert(name.clone(), memory_bytes.unwrap_or(0));
-            Answer::Vgpu(report(&name, memory_bytes.unwrap_or(0)))
+            let memory_bytes = memory_bytes.unwrap_or(0);
+            let vgpu = SimulatedVgpu { memory_bytes, used_ns: VGPU_USED_NS };
+            vgpus.insert(name.clone(), vgpu);
+            Answer::Vgpu(report(&name, vgpu))
         }
+        Request::Close { name } => match vgpus.get_mut(&name) {
+            Some(vgpu) => {
+                vgpu.used_ns = CLOSED_VGPU_USED_NS;
+                Answer::Vgpu(report(&name, *vgpu))
+            }
+            None => refused(format!("there is no vGPU `{name}`")),
+        },
         Request::GrantAhead(asked) => Answer::Grant(GrantReport {
             grant: format!("grant-of-{}", asked.name),
             vgpu: asked.name,
@@ -253,10 +268,13 @@ fn node_report(gpus: usize, gateway: &str) -> NodeReport {
     }
 }
 
-/// Device time that each vGPU of a simulated node has used.
-pub(crate) const VGPU_USED_NS: u64 = 7;
+/// Device time that each vGPU of a simulated node has used while it is open.
+const VGPU_USED_NS: u64 = 7;
 
-fn report(name: &str, memory_bytes: u64) -> VgpuReport {
+/// And in all, when its programs have ended.
+pub(crate) const CLOSED_VGPU_USED_NS: u64 = 11;
+
+fn report(name: &str, SimulatedVgpu { memory_bytes, used_ns }: SimulatedVgpu) -> VgpuReport {
     VgpuReport {
         name: name.to_owned(),
         owner: 0,
@@ -276,7 +294,7 @@ fn report(name: &str, memory_bytes: u64) -> VgpuReport {
         sessions: 0,
         programs: Vec::new(),
         processes: Vec::new(),
-        used_ns: VGPU_USED_NS,
+        used_ns,
         held_ns: 0,
         turns: 0,
         sessions_total: 0,
@@ -300,6 +318,8 @@ pub(crate) fn processes_with(words: &str) -> Vec<String> {
 pub(crate) struct Program {
     pub(crate) folder: TempDir,
     pub(crate) node: SimulatedNode,
+    /// Another one, for tests that make it known.
+    pub(crate) other: SimulatedNode,
     pub(crate) environment: Vec<(&'static str, String)>,
     process: Option<Child>,
     pub(crate) url: String,
@@ -321,7 +341,7 @@ impl Drop for Replica {
 }
 
 impl Program {
-    /// A folder with a token, a project and a node, of which nothing runs yet. What stands for
+    /// A folder with a token, a project and two nodes, of which nothing runs yet. What stands for
     /// `weft-endpoint` says that it is ready and stays.
     pub(crate) fn new() -> Self {
         Self::with(Vec::new())
@@ -337,9 +357,13 @@ impl Program {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&endpoint, mode).unwrap();
         let node = SimulatedNode::start(folder.path(), 4, "127.0.0.1:1");
+        let others = folder.path().join("other");
+        std::fs::create_dir(&others).unwrap();
+        let other = SimulatedNode::start(&others, 4, "127.0.0.1:2");
         let mut program = Self {
             folder,
             node,
+            other,
             environment,
             process: None,
             url: String::new(),

@@ -10,7 +10,7 @@ pub(crate) use share::{demand_of, own_cap_ppm, ratio_of};
 pub use weft_api::node::{
     AcceleratorReport, AdminError, Answer, AskedAccelerator, Attainment, Client, Closure,
     CoschedulingReport, DeviceReport, DoctorCheck, DoctorReport, Finding, GatewayHealth,
-    GrantReport, GrantRequest, LENT_BY_SESSIONS, LastSwitch, MemoryReport, MoveReport, NodeReport,
-    PoolReport, ProcessReport, Recording, Request, SlotReport, Stats, TaskCounts, Timeline,
-    TurnReport, VgpuMemoryReport, VgpuReport, VgpuState,
+    GrantReport, GrantRequest, LENT_BY_SESSIONS, LastSwitch, MemoryReport, MoveReport,
+    NOT_UNDERSTOOD, NodeReport, PoolReport, ProcessReport, Recording, Request, SlotReport, Stats,
+    TaskCounts, Timeline, TurnReport, VgpuMemoryReport, VgpuReport, VgpuState,
 };

@@ -1,6 +1,7 @@
 //! The admin socket's server: one thread per connection, one line per request.
 
 mod burst;
+mod removal;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -12,7 +13,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use weft_ring::Loss;
 use weft_ring::peer::{self, Credentials};
 use weft_sched::{DeviceKey, Weight, policy};
 use weft_wire::handshake::PROTOCOL_VERSION;
@@ -29,8 +29,8 @@ use super::sessions::{Asked, Entry};
 use super::tasks::is_member;
 use super::{Daemon, STACK_BYTES, Tables};
 use crate::admin::{
-    Answer, Closure, DeviceReport, NodeReport, ProcessReport, Request, Stats, Timeline, TurnReport,
-    VgpuReport, VgpuState,
+    Answer, Closure, DeviceReport, NOT_UNDERSTOOD, NodeReport, ProcessReport, Request, Stats,
+    Timeline, TurnReport, VgpuReport, VgpuState,
 };
 use crate::config::{Choice, ShareConfig};
 
@@ -46,9 +46,6 @@ const BURST_MAX: usize = 256;
 
 /// A silent connection is closed after this time.
 const SILENCE_LIMIT: Duration = Duration::from_secs(600);
-
-/// Removed sessions must be over within this time.
-const REMOVE_LIMIT: Duration = Duration::from_secs(10);
 
 /// A silent connection of a user who does not administrate is closed after this time: there are few
 /// places.
@@ -138,7 +135,7 @@ fn converse(daemon: &Arc<Daemon>, stream: UnixStream, caller: Caller) -> io::Res
         let ends = matches!(request, Ok(Request::Shutdown { .. }));
         let answer = match request {
             Ok(request) => daemon.answer_admin(request, caller),
-            Err(error) => refused(format!("the request is not understood: {error}")),
+            Err(error) => refused(format!("{NOT_UNDERSTOOD}: {error}")),
         };
         if let Answer::Recording(recording) = &answer {
             recordings.0.push(recording.path.clone());
@@ -235,6 +232,7 @@ impl Daemon {
             Request::Grant(asked) => Answer::Grant(self.make_grant(asked, caller)?),
             Request::GrantAhead(asked) => Answer::Grant(self.grant_ahead(asked, caller)?),
             Request::Remove { name, force } => done(self.remove(&name, force, caller)?),
+            Request::Close { name } => Answer::Vgpu(self.close(&name, caller)?),
             Request::Stats => Answer::Stats(self.stats()?),
             Request::Timeline { since_ns } => Answer::Timeline(self.timeline(since_ns, caller)?),
             Request::Record { seconds } => Answer::Recording(self.record(seconds, caller.uid)?),
@@ -461,93 +459,6 @@ impl Daemon {
             self.driver.send(Order::WeighSession { session: *session, weight });
         }
         Ok(())
-    }
-
-    fn remove_vgpu(&self, name: &str, force: bool, caller: Caller) -> anyhow::Result<()> {
-        let mut is_closed = false;
-        let removed = self.end_and_remove(name, force, caller, &mut is_closed);
-        if is_closed {
-            self.tables().give_removal_up(name);
-        }
-        removed?;
-        self.keep()
-    }
-
-    /// Removes a vGPU when it has no session. From when its sessions are ended `is_closed` and it
-    /// gets no other, or a short program might come and go on what is as good as gone; until it is
-    /// removed, or its removal is given up.
-    fn end_and_remove(
-        &self,
-        name: &str,
-        force: bool,
-        caller: Caller,
-        is_closed: &mut bool,
-    ) -> anyhow::Result<()> {
-        let mut asked = None;
-        let deadline = Instant::now() + REMOVE_LIMIT;
-        let mut tables = self.tables();
-        if let (false, Ok(key)) = (force, tables.registry.find(name).map(|vgpu| vgpu.key)) {
-            tables = self.await_departed(tables, |entry| entry.vgpu == key);
-        }
-        loop {
-            let vgpu = match tables.registry.find(name) {
-                // Somebody else removed it while its sessions ended.
-                Err(_) if asked.is_some() => {
-                    *is_closed = false;
-                    return Ok(());
-                }
-                found => found?,
-            };
-            roles::permit_removal(caller, vgpu)?;
-            // Names and keys are free for others as soon as a vGPU is gone.
-            let key = vgpu.key;
-            anyhow::ensure!(
-                *asked.get_or_insert((key, vgpu.owner)) == (key, vgpu.owner),
-                "vGPU `{name}` was removed meanwhile, and another has its name; `weft ls` shows \
-                 whose it is, ask again to remove that one"
-            );
-            let Some(first) = tables.sessions.values().find(|entry| entry.vgpu == key) else {
-                let vgpu = tables.registry.remove(name)?;
-                // The name is free.
-                tables.removals.remove(name);
-                *is_closed = false;
-                if let Some(device) = self.devices.named(&vgpu.device) {
-                    tables.frames(device.key).remove_vgpu(key);
-                }
-                self.tenancy.forget(key);
-                // While the tables are locked: the key may be another vGPU's right after.
-                self.driver.send(Order::Forget { vgpu: key });
-                return Ok(());
-            };
-            anyhow::ensure!(
-                force,
-                "vGPU `{name}` is in use by {} ({}); `--force` ends its sessions",
-                first.program,
-                first.whereabouts()
-            );
-            if !mem::replace(is_closed, true) {
-                tables.begin_removal(name);
-            }
-            self.end_those(&mut tables, Loss::VgpuRemoved, |entry| entry.vgpu == key);
-            anyhow::ensure!(
-                Instant::now() < deadline,
-                "the sessions of vGPU `{name}` do not end; it stays, ask again"
-            );
-            tables = self.await_end(tables);
-        }
-    }
-
-    fn remove(self: &Arc<Self>, name: &str, force: bool, caller: Caller) -> anyhow::Result<()> {
-        match self.remove_accelerator(name, force, caller)? {
-            true => Ok(()),
-            false => self.remove_vgpu(name, force, caller),
-        }
-    }
-
-    /// Removes a vGPU of an accelerator that is gone.
-    pub(crate) fn remove_member(&self, name: &str) -> anyhow::Result<()> {
-        let role = roles::Role::Administrator;
-        self.remove_vgpu(name, true, Caller { uid: 0, payer: 0, role })
     }
 
     /// Refuses while programs run on the node, and names them.

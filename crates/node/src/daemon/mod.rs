@@ -171,6 +171,9 @@ pub(crate) struct Tables {
     /// Names of vGPUs whose sessions are ended because they are being removed, and how many ask for
     /// that.
     removals: BTreeMap<String, usize>,
+    /// Names of vGPUs that get no session until they are removed, or this daemon ends: what they
+    /// have used was told as final.
+    closed: BTreeSet<String>,
 }
 
 /// Runs the daemon until it is told to stop.
@@ -345,8 +348,8 @@ impl Setup {
         let host = HostLedger::new(config.limits.host_memory_bytes());
         let (sessions, moves) = (BTreeMap::new(), BTreeMap::new());
         let tasks = tasks::Tasks::open(&config, &devices, &tenancy, &mut registry)?;
-        let removals = BTreeMap::new();
-        let tables = Tables { registry, frames, host, sessions, adopted: 0, moves, removals };
+        let (removals, closed, adopted) = (BTreeMap::new(), BTreeSet::new(), 0);
+        let tables = Tables { registry, frames, host, sessions, adopted, moves, removals, closed };
         let daemon = Arc::new(Daemon {
             remote: Remote::open(&config)?,
             regions: Regions::default(),
@@ -496,9 +499,9 @@ fn scheduling_core(
 }
 
 impl Tables {
-    /// Whether a vGPU is being removed: it gets no session any more.
+    /// Whether a vGPU is being removed, or closed to be removed: it gets no session any more.
     pub(crate) fn is_being_removed(&self, name: &str) -> bool {
-        self.removals.contains_key(name)
+        self.removals.contains_key(name) || self.closed.contains(name)
     }
 
     /// Somebody ends the vGPU's sessions to remove it.
@@ -512,6 +515,17 @@ impl Tables {
             *others = others.saturating_sub(1);
             self.removals.retain(|_, others| *others > 0);
         }
+    }
+
+    /// A vGPU gets no session until it is removed; whether it might have until now.
+    fn close(&mut self, name: &str) -> bool {
+        self.closed.insert(name.to_owned())
+    }
+
+    /// A vGPU is gone: another one may have its name.
+    fn free_name(&mut self, name: &str) {
+        self.removals.remove(name);
+        self.closed.remove(name);
     }
 
     /// Which programs these sessions are of; of many a few.

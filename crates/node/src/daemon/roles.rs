@@ -130,6 +130,9 @@ pub(crate) fn permit(caller: Caller, request: &Request) -> Result<(), Forbidden>
         Request::GrantAhead(_) => {
             Err(Forbidden::Administrators("make grants for vGPUs that are not there"))
         }
+        Request::Close { .. } => {
+            Err(Forbidden::Administrators("close vGPUs that they remove afterwards"))
+        }
         Request::Move { .. } => Err(Forbidden::Administrators("move vGPUs between devices")),
         Request::Record { .. } => {
             Err(Forbidden::Administrators("record what all users' programs do"))
@@ -250,6 +253,7 @@ mod tests {
             r#"{"op":"set_tenant","uid":1000,"weight":9}"#,
             r#"{"op":"create","name":"a","owner":1001}"#,
             r#"{"op":"grant_ahead","name":"a","valid_s":1,"uses":1}"#,
+            r#"{"op":"close","name":"a"}"#,
         ] {
             assert!(!ask(kept), "{kept}");
             let root = Caller { uid: 0, payer: 0, role: Role::Administrator };

@@ -1,4 +1,4 @@
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::Arc;
 
 use weft_api::node::{Elsewhere, Place};
@@ -61,21 +61,26 @@ fn permission_is_asked_under_the_lock_that_acts() {
     node.daemon.set_vgpus(&["x".to_owned()], &change, user(ALICE)).unwrap();
 }
 
+fn sleep() -> Child {
+    Command::new("sleep").arg("600").spawn().unwrap()
+}
+
+/// Begins a session of a user, of which a process is the worker; its vGPU's key.
+fn employ(node: &Fixture, uid: u32, name: &str, process: u32) -> u32 {
+    node.reservation(uid, name).unwrap();
+    let mut tables = node.daemon.tables();
+    let key = tables.registry.find(name).unwrap().key;
+    let entry = tables.sessions.values_mut().find(|entry| entry.vgpu == key).unwrap();
+    entry.worker = Some(WorkerProcess::new(Process::open(process).unwrap(), process));
+    key
+}
+
 #[test]
 fn who_removes_a_vgpu_ends_no_session_of_the_one_that_has_its_key_next() {
     let node = Fixture::new(&[]);
     let daemon = &node.daemon;
-    let sleep = || Command::new("sleep").arg("600").spawn().unwrap();
     let (first, mut other) = (sleep(), sleep());
-    let employ = |uid, name: &str, process: u32| {
-        let reservation = node.reservation(uid, name).unwrap();
-        let mut tables = daemon.tables();
-        let key = tables.registry.find(name).unwrap().key;
-        let entry = tables.sessions.values_mut().find(|entry| entry.vgpu == key).unwrap();
-        entry.worker = Some(WorkerProcess::new(Process::open(process).unwrap(), process));
-        (reservation, key)
-    };
-    let (_seat, key) = employ(ALICE, "x", first.id());
+    let key = employ(&node, ALICE, "x", first.id());
     let removing = Arc::clone(daemon);
     let removal = thread::spawn(move || removing.remove_vgpu("x", true, user(ALICE)));
     assert!(Process::open(first.id()).unwrap().wait_exit(PATIENCE));
@@ -87,7 +92,7 @@ fn who_removes_a_vgpu_ends_no_session_of_the_one_that_has_its_key_next() {
     tables.sessions.retain(|_, entry| entry.vgpu != key);
     tables.registry.remove("x").unwrap();
     drop(tables);
-    let (_seat, others_key) = employ(BOB, "y", other.id());
+    let others_key = employ(&node, BOB, "y", other.id());
     assert_eq!(key, others_key);
     removal.join().unwrap().unwrap();
     assert!(other.try_wait().unwrap().is_none(), "another user's worker was killed");
@@ -95,6 +100,52 @@ fn who_removes_a_vgpu_ends_no_session_of_the_one_that_has_its_key_next() {
         let _ = child.kill();
         child.wait().unwrap();
     }
+}
+
+#[test]
+fn what_a_closed_vgpu_has_used_is_final_and_it_gets_no_session_until_it_is_removed() {
+    let node = Fixture::new(&[]);
+    let root = Caller { uid: 0, payer: 0, role: Role::Administrator };
+    let closing = request(r#"{"op":"close","name":"x"}"#);
+    let close = |caller| node.daemon.answer_admin(closing.clone(), caller);
+    let unknown = text(&close(root));
+    assert!(unknown.contains("no vGPU `x`"), "{unknown}");
+    let mut worker = sleep();
+    let key = employ(&node, ALICE, "x", worker.id());
+    let forbidden = text(&close(user(ALICE)));
+    assert!(forbidden.contains("only administrators may close"), "{forbidden}");
+    assert!(worker.try_wait().unwrap().is_none(), "nothing was ended");
+    let (daemon, asked) = (Arc::clone(&node.daemon), closing.clone());
+    let thread = thread::spawn(move || daemon.answer_admin(asked, root));
+    assert!(Process::open(worker.id()).unwrap().wait_exit(PATIENCE));
+    // What it did last is booked when its session ends.
+    let mut tables = node.daemon.tables();
+    let (_, session) = tables.registry.open_sessions()[0];
+    tables.registry.close_session(key, session, 7);
+    tables.sessions.retain(|_, entry| entry.vgpu != key);
+    drop(tables);
+    let used = |answer: &Answer| {
+        let Answer::Vgpu(report) = answer else { panic!("{answer:?}") };
+        assert_eq!((report.name.as_str(), report.sessions), ("x", 0));
+        report.used_ns
+    };
+    assert_eq!(used(&thread.join().unwrap()), 7);
+    let ensure_closed = || {
+        let refused = node.reservation(ALICE, "x").unwrap_err();
+        assert!(refused.message.contains("`x` is being removed"), "{}", refused.message);
+    };
+    ensure_closed();
+    assert_eq!(used(&close(root)), 7, "asked again");
+    // Whoever may not remove it does not open it by trying.
+    node.daemon.remove_vgpu("x", true, user(BOB)).unwrap_err();
+    ensure_closed();
+    node.daemon.remove_vgpu("x", false, root).unwrap();
+    node.reservation(ALICE, "x").unwrap();
+    assert_eq!(node.daemon.tables().registry.find("x").unwrap().used_ns, 0, "another one");
+    let member = node.daemon.answer_admin(request(r#"{"op":"close","name":"x@gpu0"}"#), root);
+    assert!(text(&member).contains("part of virtual accelerator `x`"), "{member:?}");
+    let _ = worker.kill();
+    worker.wait().unwrap();
 }
 
 #[test]

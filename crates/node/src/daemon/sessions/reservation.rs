@@ -60,7 +60,10 @@ impl Daemon {
         let mut tables = self.tables();
         let name = name_asked(hello, tenant.uid);
         if tables.is_being_removed(&name) {
-            let message = format!("vGPU `{name}` is being removed, and its programs are ended");
+            let message = format!(
+                "vGPU `{name}` is being removed, and its programs are ended; if it stays (`weft \
+                 ls`), have it removed with `weft rm {name}`, or make another one"
+            );
             return Err(Refusal { code: RefusalCode::Permission, message });
         }
         let payer = self.payer_of(&tables, &name, tenant, elsewhere.as_ref());

@@ -19,7 +19,7 @@ fn is_in(device: &Device, pool: &str) -> bool {
 }
 
 /// A vGPU of an accelerator is not changed by itself.
-fn ensure_whole(name: &str, verb: &str) -> anyhow::Result<()> {
+pub(crate) fn ensure_whole(name: &str, verb: &str) -> anyhow::Result<()> {
     let whole = name.split(SEPARATOR).next().unwrap_or(name);
     anyhow::ensure!(
         !is_member(name),

@@ -33,6 +33,7 @@ use super::{Daemon, STACK_BYTES, now_ns};
 use crate::config::{NodeConfig, ShareConfig};
 use crate::runner::messages::Order;
 
+pub(crate) use self::admin::ensure_whole;
 pub(crate) use self::open::greet;
 
 /// Stands between an accelerator's name and its device's in the name of its vGPU there. No vGPU of
