@@ -4,6 +4,7 @@
 //   adversary WHAT SECONDS [--start AT] [--kernel NAME] [--steps N] [--ahead N] [--sync]
 //             [--length SECONDS] [--fraction F] [--sessions N] [--names] [--launch] [--rate N]
 //             [--rows N] [--pitch BYTES] [--users FIRST] [--parts N] [--pause SECONDS]
+//             [--nice LEVEL]
 //
 // WHAT is one of
 //   calibrate  alone: how many steps `work` does in SECONDS
@@ -18,6 +19,8 @@
 //   copies     the same with copies of rows of one byte, --pitch apart, to the next byte of each
 //   pageable   --sessions processes that copy --rows bytes of ordinary memory to the device and back, and
 //              do nothing else
+//   pinned     the same from memory and to memory that the device reaches by itself: the device is asked
+//              for as much, and no program copies
 //   memory     --sessions processes that copy --rows bytes of ordinary memory to other such memory: as
 //              much of the processors as anybody takes who never asks for the device
 //   grow       launches by the thousand that turn long after they were queued
@@ -28,14 +31,17 @@
 //   attaches   --rate processes a second that attach and end
 //
 // --names gives each process of an attack a vGPU name of its own, --users FIRST a user of its own
-// from there on (needs root). --start is a moment of CLOCK_MONOTONIC in seconds, or `-`: the program
-// says `ready` when it could begin and does so when it reads a line. One JSON line at the end.
+// from there on (needs root). --nice LEVEL gives all processes that priority, 19 the lowest; whoever
+// works for them elsewhere keeps its own. --start is a moment of CLOCK_MONOTONIC in seconds, or `-`:
+// the program says `ready` when it could begin and does so when it reads a line. One JSON line at the
+// end.
 #include "../../examples/cuda/common.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,7 +54,7 @@ struct options {
     double seconds, start, length, fraction, rate, pause;
     uint32_t steps;
     unsigned long rows, pitch;
-    int ahead, sessions, sync, names, launch, users, waits, kernels, parts;
+    int ahead, sessions, sync, names, launch, users, waits, kernels, parts, nice;
 };
 
 static void nap(double seconds) {
@@ -116,6 +122,8 @@ static struct options parse(int argc, char **argv) {
             options.pause = atof(value);
         else if (strcmp(name, "--users") == 0)
             options.users = atoi(value);
+        else if (strcmp(name, "--nice") == 0)
+            options.nice = atoi(value);
         else {
             fprintf(stderr, "adversary: unknown option %s\n", name);
             exit(2);
@@ -433,20 +441,37 @@ static void copies_round(const struct options *options, struct work *work, unsig
     memory = 0;
 }
 
+// To the device and back, all of it.
+static void copy_both_ways(const struct options *options, void *host) {
+    static CUdeviceptr memory;
+    if (memory == 0)
+        CHECK(cuMemAlloc(&memory, options->rows));
+    CHECK(cuMemcpyHtoD(memory, host, options->rows));
+    CHECK(cuMemcpyDtoH(host, memory, options->rows));
+}
+
 // Staging is the worker's processor time and the device's or nobody's.
 static void pageable_round(const struct options *options, struct work *work, unsigned *seed) {
     (void)work, (void)seed;
-    static unsigned char *host;
-    static CUdeviceptr memory;
+    static void *host;
     if (host == NULL) {
         host = malloc(options->rows);
         if (host == NULL)
             exit(2);
         memset(host, 1, options->rows);
-        CHECK(cuMemAlloc(&memory, options->rows));
     }
-    CHECK(cuMemcpyHtoD(memory, host, options->rows));
-    CHECK(cuMemcpyDtoH(host, memory, options->rows));
+    copy_both_ways(options, host);
+}
+
+// Nothing is staged: the worker alone copies.
+static void pinned_round(const struct options *options, struct work *work, unsigned *seed) {
+    (void)work, (void)seed;
+    static void *host;
+    if (host == NULL) {
+        CHECK(cuMemHostAlloc(&host, options->rows, 0));
+        memset(host, 1, options->rows);
+    }
+    copy_both_ways(options, host);
 }
 
 static void memory_round(const struct options *options, struct work *work, unsigned *seed) {
@@ -543,6 +568,11 @@ static int attaches(const struct options *options) {
 
 int main(int argc, char **argv) {
     struct options options = parse(argc, argv);
+    // Before there is any other process or thread, so that all have it.
+    if (options.nice != 0 && setpriority(PRIO_PROCESS, 0, options.nice) != 0) {
+        perror("adversary: --nice");
+        return 2;
+    }
     // A group of its own, so that an attack ends without ending who measures it.
     setpgid(0, 0);
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -564,7 +594,8 @@ int main(int argc, char **argv) {
     } rounds[] = {{"storm", storm_round},     {"tiny", tiny_round}, {"fills", fills_round},
                   {"modules", modules_round}, {"grow", grow_round},
                   {"graph", graph_round},     {"copies", copies_round},
-                  {"pageable", pageable_round}, {"memory", memory_round}};
+                  {"pageable", pageable_round}, {"pinned", pinned_round},
+                  {"memory", memory_round}};
     for (size_t i = 0; i < sizeof rounds / sizeof *rounds; ++i)
         if (strcmp(options.what, rounds[i].what) == 0)
             return sessions(&options, rounds[i].round);

@@ -278,7 +278,13 @@ pub(super) const BENCHES: [Bench; 29] = [
                 "what a victim loses of its work beside an honest tenant, worst attack",
                 AtMost(0.01),
             ),
-            Row("victim_loss_median", "the same, median attack", Told),
+            Row("loss_none", "the same with an honest tenant in the attacker's place", Told),
+            Row(
+                "victim_loss_max_noise",
+                "the worst one's in half of all runs by noise alone",
+                Told,
+            ),
+            Row("victim_loss_median", "of its work, median attack", Told),
             Row("victim_loss_control", "the same without the defence, least", Told),
             Row(
                 "victim_time_loss_max",
