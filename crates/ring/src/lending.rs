@@ -1,8 +1,8 @@
 //! One direction's work, lent to whoever does the other's.
 //!
-//! Each direction of a relayed session has a thread. While one call follows the other a single thread does
-//! better: the one that reads what the peer sends, polling anyway, also passes on what goes there.
-//! Each thread less that a call goes through is a wake-up less.
+//! Each direction of a relayed session has a thread. While one call follows the other a single
+//! thread does better: the one that reads what the peer sends, polling anyway, also passes on what
+//! goes there. Each thread less that a call goes through is a wake-up less.
 
 use std::sync::{PoisonError, TryLockError};
 

@@ -24,8 +24,8 @@ const GRAIN: usize = 64;
 pub(super) struct Collector {
     session: Arc<Session>,
     window: Window,
-    /// The last answer is on its way and nothing else is awaited, so no news is soon to come; or the
-    /// processors are wanted for bytes.
+    /// The last answer is on its way and nothing else is awaited, so no news is soon to come; or
+    /// the processors are wanted for bytes.
     is_idle: bool,
     /// Frames that are not handed over yet.
     out: Vec<u8>,
