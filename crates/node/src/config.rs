@@ -133,7 +133,8 @@ pub struct SchedulingConfig {
     /// Device time a vGPU may use before it must yield; 30 ms if absent on a device that preempts
     /// by itself, where a switch costs more, 6 ms on others.
     pub quantum_us: Option<u64>,
-    /// How long an idle holder keeps the device before it yields.
+    /// How long an idle holder keeps the device before it yields, as far as it has earned that by
+    /// work; with a whole quantum or more, always.
     pub yield_us: u64,
     /// How long before its predecessor's work has drained a vGPU may queue its own: what hides the
     /// switch. It enters the fairness bound like a longer quantum.

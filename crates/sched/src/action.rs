@@ -45,7 +45,8 @@ impl TimerReason {
 pub enum Action {
     /// The session may use the device. A grant with the epoch that it already holds changes only
     /// the budget. The worker gives the grant back when `used + in flight + idle` since the grant
-    /// reaches the budget, and with a finite budget also when it had nothing to do for `yield_ns`.
+    /// reaches the budget, and with a finite budget also when it had nothing to do for `yield_ns`,
+    /// or for less.
     Grant {
         /// To whom.
         session: SessionKey,

@@ -510,7 +510,7 @@ impl Core {
         if let Some(at_ns) = idle_end_ns {
             self.arm(at_ns, TimerReason::Yield);
         }
-        let prepare_ns = end_ns.saturating_sub(cx.config.prepare_lead_ns);
+        let prepare_ns = Self::prepare_ns(cx, vgpu, end_ns);
         if cx.now_ns < prepare_ns {
             self.arm(prepare_ns, TimerReason::Prepare);
         } else {

@@ -22,7 +22,7 @@ impl Waste {
 
     /// What another `ns` cost beyond themselves, in ns.
     pub(crate) fn surcharge_ns(&mut self, now_ns: u64, ns: u64) -> u64 {
-        let made_up_ns = now_ns.saturating_sub(self.at_ns) / Self::PART;
+        let made_up_ns = self.made_up_ns(now_ns);
         // What is too little to count stays for the next look.
         self.at_ns = self.at_ns.saturating_add(made_up_ns.saturating_mul(Self::PART));
         self.ns = self.ns.saturating_sub(made_up_ns);
@@ -31,6 +31,16 @@ impl Waste {
         }
         self.ns += ns;
         0
+    }
+
+    /// Whether so much of it is used up that a turn is likely to be given up early, too.
+    pub(crate) fn is_high(&self, now_ns: u64) -> bool {
+        self.ns.saturating_sub(self.made_up_ns(now_ns)) > Self::DEPTH_NS / 2
+    }
+
+    /// What time has made up for since the last look, in ns.
+    fn made_up_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.at_ns) / Self::PART
     }
 }
 
@@ -56,5 +66,16 @@ mod tests {
         assert!(cheap_ns <= second / Waste::PART + Waste::DEPTH_NS, "{cheap_ns}");
         assert!(cheap_ns >= second / Waste::PART, "{cheap_ns}");
         assert!(dear > 0);
+    }
+
+    #[test]
+    fn it_is_high_while_it_is_most_of_what_is_cheap_and_time_makes_up_for_it() {
+        let mut waste = Waste::default();
+        assert!(!waste.is_high(0));
+        waste.surcharge_ns(0, Waste::DEPTH_NS / 2);
+        assert!(!waste.is_high(0));
+        waste.surcharge_ns(0, 1_000);
+        assert!(waste.is_high(0) && waste.is_high(999 * Waste::PART));
+        assert!(!waste.is_high(1_000 * Waste::PART));
     }
 }

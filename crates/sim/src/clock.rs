@@ -12,6 +12,8 @@ pub(crate) enum Tick {
     Device { generation: u64 },
     /// The driver's time slice of the session at the head of the device's queue ends.
     Slice { generation: u64 },
+    /// The answer to a caller whose work executes is announced from now on.
+    Announce { generation: u64, at_ns: u64 },
     /// A worker looks around.
     Worker { worker: usize },
     /// The rung daemon looks around.

@@ -167,6 +167,7 @@ impl World {
                 if self.vcpus[current].left_ns == 0 && !self.advance(current) {
                     self.vcpus[current].place = Place::Blocked;
                     self.cores[core].current = None;
+                    self.announce_again(current);
                     continue;
                 }
                 let slice_ns = self.setup.cpu.slice_ns();
@@ -333,5 +334,6 @@ impl World {
         let state = &mut self.vcpus[vcpu];
         state.doing = doing;
         state.left_ns = self.setup.spin_ns.unwrap_or(u64::MAX / 4).max(1);
+        self.announce();
     }
 }

@@ -151,7 +151,7 @@ impl World {
         let state = &self.workers[worker];
         let polls = state.gate.is_prepared()
             || !state.flights.is_empty()
-            || state.idle_since_ns.is_some()
+            || state.grace.is_idle()
             || state.gate.grant().is_some();
         let delay_ns = if polls { costs.worker_notice.ns } else { costs.worker_wake.ns };
         self.poke(worker, delay_ns);

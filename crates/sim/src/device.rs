@@ -35,6 +35,8 @@ pub(crate) struct Gpu {
     /// When the driver's time slice of the head's session ends.
     pub(crate) slice_end_ns: u64,
     pub(crate) generation: u64,
+    /// Since when the head's worker announces to its caller that its answer comes, or will.
+    pub(crate) announce_ns: Option<u64>,
     pub(crate) last_worker: Option<usize>,
     pub(crate) busy_ns: u64,
     /// Time that went to saving and restoring stopped kernels.

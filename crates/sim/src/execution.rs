@@ -1,8 +1,9 @@
 //! Workers and the device: gate, execute, charge, release, as the node's worker does.
 
-use weft_turn::{ANNOUNCE_NS, Admission, Length, Operation, Size};
+use weft_turn::{ANNOUNCE_NS, Admission, Length, Operation, Pause, Size};
 
 use crate::clock::Tick;
+use crate::cpu::Doing;
 use crate::device::Op;
 use crate::kernel::Kernel;
 use crate::preempt::Stopper;
@@ -51,6 +52,7 @@ impl World {
         }
         self.release_if_over(worker);
         self.report_demand(worker);
+        self.announce();
     }
 
     fn start_ready(&mut self, worker: usize) {
@@ -90,7 +92,7 @@ impl World {
                 Some(_) if !known => estimate_ns.max(self.config.quantum_ns),
                 _ => estimate_ns,
             };
-            self.end_idling(worker);
+            self.resume(worker);
             self.workers[worker].gate.set_runnable(estimate_ns);
             self.hear(worker);
             let room_in_ns = self.room_in_ns(worker, &pending, estimate_ns);
@@ -215,6 +217,7 @@ impl World {
     }
 
     pub(crate) fn start_head(&mut self) {
+        self.gpu.announce_ns = None;
         self.rotate_if_over();
         let Some(head) = self.gpu.queue.front().copied() else { return };
         let costs = &self.setup.costs;
@@ -239,19 +242,58 @@ impl World {
         let generation = self.gpu.generation;
         let end_ns = self.gpu.started_ns + head.left_ns;
         self.clock.at(end_ns, Tick::Device { generation });
-        self.announce(head, end_ns);
+        self.announce();
         self.arm_slice(changes);
         self.stop_if_due(head.worker);
     }
 
-    /// A blocked caller whose answer comes with this command is woken before it ends.
-    fn announce(&mut self, head: Op, end_ns: u64) {
-        let state = &self.workers[head.worker];
-        let Some(vcpu) = state.vcpu.filter(|_| head.ends_kernel) else { return };
-        if state.waited_for != Some(state.finished + 1) {
-            return;
+    /// The worker of what executes looks from when on it announces to its caller that the answer
+    /// comes.
+    pub(crate) fn announce(&mut self) {
+        let at_ns = self.announces_at_ns();
+        if std::mem::replace(&mut self.gpu.announce_ns, at_ns) != at_ns
+            && let Some(at_ns) = at_ns
+        {
+            let generation = self.gpu.generation;
+            self.clock.at(at_ns, Tick::Announce { generation, at_ns });
         }
-        self.wake_vcpu(vcpu, end_ns.saturating_sub(ANNOUNCE_NS));
+    }
+
+    /// Shortly before all that is in flight has ended, if that is before the oldest of it has.
+    fn announces_at_ns(&self) -> Option<u64> {
+        self.caller().filter(|_| self.setup.tells_ends)?;
+        let head = self.gpu.queue.front()?;
+        let state = &self.workers[head.worker];
+        let flying = self.gpu.queue.iter().filter(|op| op.worker == head.worker && op.ends_kernel);
+        let flies = state.waited_for? <= state.finished + flying.count() as u64;
+        let end_ns = self.gpu.started_ns + head.left_ns;
+        let at_ns = end_ns.saturating_add(state.behind_ns()).saturating_sub(ANNOUNCE_NS);
+        (flies && at_ns < end_ns).then_some(at_ns)
+    }
+
+    pub(crate) fn announced(&mut self, generation: u64, at_ns: u64) {
+        if (self.gpu.generation, self.gpu.announce_ns) == (generation, Some(at_ns))
+            && let Some(vcpu) = self.caller()
+        {
+            self.wake_vcpu(vcpu, self.clock.now_ns);
+        }
+    }
+
+    /// A caller has just fallen asleep. Its worker announces until the answer is there, and so to
+    /// one that polled at first, too.
+    pub(crate) fn announce_again(&mut self, vcpu: usize) {
+        let now_ns = self.clock.now_ns;
+        let announces = self.gpu.announce_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        if announces && self.caller() == Some(vcpu) {
+            self.wake_vcpu(vcpu, now_ns);
+        }
+    }
+
+    /// Who waits for a result of the session whose work executes. Room in a lane is no result.
+    fn caller(&self) -> Option<usize> {
+        let state = &self.workers[self.gpu.queue.front()?.worker];
+        let vcpu = state.vcpu.filter(|_| state.waited_for.is_some())?;
+        matches!(self.vcpus[vcpu].doing, Doing::Await(_)).then_some(vcpu)
     }
 
     pub(crate) fn device_ended(&mut self, generation: u64) {
@@ -277,6 +319,7 @@ impl World {
         let unforeseen_ns = 2 * state.meter.unsettled_ns() + state.underestimated_ns();
         let estimate_ns = flight.map_or(0, |flight| flight.estimate_ns);
         state.gate.charge(estimate_ns, charge_ns);
+        state.grace.worked(op.ns);
         let is_whole = op.ends_kernel && !op.continues && !op.resumes;
         if is_whole && flight.is_some_and(|flight| !flight.guessed) {
             state.ahead.ended(1, estimate_ns, op.ns);
@@ -330,13 +373,12 @@ impl World {
         if settled_ns > 0 {
             state.gate.charge(0, settled_ns);
         }
-        let idled = is_over && state.idle_since_ns.is_some();
-        if idled {
-            self.end_idling(worker);
-            self.workers[worker].gate.release_idle();
+        let idled_ns = if is_over { state.grace.end(now_ns) } else { None };
+        if let Some(idled_ns) = idled_ns {
+            state.gate.charge_idle(idled_ns);
+            state.gate.release_idle();
         }
-        let state = &mut self.workers[worker];
-        let released = idled || state.gate.try_release(backlog_ns);
+        let released = idled_ns.is_some() || state.gate.try_release(backlog_ns);
         let later_ns = state.gate.release_in_ns(backlog_ns);
         self.hear(worker);
         // What has just been given back, or ends nobody knows when, needs no look.
@@ -348,13 +390,12 @@ impl World {
         }
     }
 
-    /// Tells the gate when there is no work: at once, or after the yield time when a turn would be
-    /// lost by it.
+    /// Tells the gate when there is no work: at once, or after the grace when a turn would be lost
+    /// by it.
     fn report_demand(&mut self, worker: usize) {
         if self.workers[worker].has_work() {
             return;
         }
-        let yield_ns = self.config.yield_ns;
         let now_ns = self.clock.now_ns;
         let state = &mut self.workers[worker];
         let settled_ns = state.meter.settle();
@@ -362,27 +403,26 @@ impl World {
             state.gate.charge(0, settled_ns);
         }
         if !state.has_turn() {
-            state.idle_since_ns = None;
+            state.grace.forget();
             state.gate.set_idle();
             self.hear(worker);
             return;
         }
-        let since_ns = *state.idle_since_ns.get_or_insert(now_ns);
-        let waited_ns = now_ns - since_ns;
-        if waited_ns < yield_ns && !state.gate.is_revoked() {
-            return self.poke(worker, yield_ns - waited_ns);
+        let budget_ns = state.gate.grant().map_or(0, |grant| grant.budget_ns);
+        match state.grace.pause(now_ns, budget_ns, state.gate.is_revoked()) {
+            Pause::Lasts { left_ns } => return self.poke(worker, left_ns),
+            Pause::Ends { idled_ns } => state.gate.charge_idle(idled_ns),
         }
-        self.end_idling(worker);
         self.workers[worker].gate.release_idle();
         self.hear(worker);
         self.note_backlog(self.workers[worker].vgpu);
     }
 
-    fn end_idling(&mut self, worker: usize) {
-        let now_ns = self.clock.now_ns;
+    /// There is work: a pause is over, if there was one.
+    fn resume(&mut self, worker: usize) {
         let state = &mut self.workers[worker];
-        if let Some(since_ns) = state.idle_since_ns.take() {
-            state.gate.charge_idle(now_ns - since_ns);
+        if let Some(idled_ns) = state.grace.resume(self.clock.now_ns) {
+            state.gate.charge_idle(idled_ns);
         }
     }
 

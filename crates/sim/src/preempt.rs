@@ -171,6 +171,7 @@ impl World {
             state.pending.push_front(Pending { kernel, done_ns, stopped: true });
             let charge_ns = state.meter.charge_part_ns(executed_ns);
             state.gate.charge(front.estimate_ns, charge_ns);
+            state.grace.worked(executed_ns);
             let unforeseen_ns = 2 * state.meter.unsettled_ns();
             state.front_since_ns = now_ns;
             let uncut_ns = self.uncut_ns(executed_ns);

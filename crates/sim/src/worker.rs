@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use weft_turn::{
-    Ahead, GrantKind, Holder, Meter, Pieces, PlainPage, Predictor, Slicing, is_surprise,
+    Ahead, Grace, GrantKind, Holder, Meter, Pieces, PlainPage, Predictor, Slicing, is_surprise,
 };
 
 use crate::kernel::Kernel;
@@ -75,7 +75,7 @@ pub(crate) struct Worker {
     pub(crate) flights: VecDeque<Flight>,
     /// When the oldest flight became the oldest.
     pub(crate) front_since_ns: u64,
-    pub(crate) idle_since_ns: Option<u64>,
+    pub(crate) grace: Grace,
     /// Kernels submitted by the program and finished for it.
     pub(crate) submitted: u64,
     pub(crate) finished: u64,
@@ -99,7 +99,7 @@ impl Worker {
     pub(crate) fn new(
         vgpu: usize,
         source: Source,
-        (gate, meter): (Holder<PlainPage>, Meter),
+        (gate, meter, grace): (Holder<PlainPage>, Meter, Grace),
         random: Random,
     ) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl Worker {
             pending: VecDeque::new(),
             flights: VecDeque::new(),
             front_since_ns: 0,
-            idle_since_ns: None,
+            grace,
             submitted: 0,
             finished: 0,
             poke_ns: None,
@@ -172,8 +172,7 @@ impl Worker {
         if front.outlasts {
             return Some(front.limit_ns.saturating_add_signed(unspent_ns));
         }
-        let behind_ns = self.gate.in_flight_ns().saturating_sub(front.estimate_ns);
-        let more_ns = unspent_ns.saturating_add_unsigned(behind_ns).max(0);
+        let more_ns = unspent_ns.saturating_add_unsigned(self.behind_ns()).max(0);
         Some(front.limit_ns.saturating_add_signed(more_ns))
     }
 
@@ -185,6 +184,12 @@ impl Worker {
     /// It holds a turn that it gives back by itself.
     pub(crate) fn has_turn(&mut self) -> bool {
         self.gate.is_holder() && !self.is_renewing()
+    }
+
+    /// How much later than the oldest operation in flight the last one ends, as far as is known.
+    pub(crate) fn behind_ns(&self) -> u64 {
+        let front_ns = self.flights.front().map_or(0, |front| front.estimate_ns);
+        self.gate.in_flight_ns().saturating_sub(front_ns)
     }
 
     /// By how much what is in flight outlasts its estimates.

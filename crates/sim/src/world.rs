@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 use weft_sched::{
     Cap, Class, Config, DeviceKey, Event, Node, SessionKey, TenantKey, VgpuKey, Weight, policy,
 };
-use weft_turn::{Accounting, Gate, Holder, Meter, PlainPage, Terms, Turns, lead_ns};
+use weft_turn::{Accounting, Gate, Grace, Holder, Meter, PlainPage, Terms, Turns, lead_ns};
 
 use crate::calibration::Calibration;
 use crate::checks::{Bearer, Checks, Limits};
@@ -47,6 +47,10 @@ pub struct Setup {
     /// The device begins a command by itself when the one before it ends; otherwise its worker
     /// does, so that a queue of commands whose length is only predicted gains nothing.
     pub runs_ahead: bool,
+    /// Workers know when what executes will end, and wake callers shortly before: on the paced
+    /// clock, and about so on a GPU. On the real clock a worker of the software GPU executes by
+    /// itself, and learns of an end when it is there.
+    pub tells_ends: bool,
     /// Workers start nothing behind a kernel of which nothing is known, and keep their turn while
     /// one that has outlived its estimate executes.
     pub careful: bool,
@@ -76,6 +80,7 @@ impl Setup {
             hardware_queue: 32,
             tells_lengths: false,
             runs_ahead: true,
+            tells_ends: true,
             careful: true,
             charges_killed: true,
             accounting: Accounting::Every,
@@ -246,7 +251,8 @@ impl World {
         let page = self.page();
         let gate = Gate::new(page.clone());
         let meter = Meter::new(self.setup.accounting);
-        self.workers.push(Worker::new(vgpu, source, (Holder::new(page), meter), random));
+        let grace = Grace::new(self.config.yield_ns, Grace::is_earned(&self.config));
+        self.workers.push(Worker::new(vgpu, source, (Holder::new(page), meter, grace), random));
         self.books[vgpu].sessions.push(number);
         self.checks.add_session(number, vgpu);
         let key = session_key(number);
@@ -396,6 +402,7 @@ impl World {
         match tick {
             Tick::Device { generation } => self.device_ended(generation),
             Tick::Slice { generation } => self.slice_ended(generation),
+            Tick::Announce { generation, at_ns } => self.announced(generation, at_ns),
             Tick::Worker { worker } => {
                 if self.workers[worker].poke_ns == Some(self.clock.now_ns) {
                     self.workers[worker].poke_ns = None;

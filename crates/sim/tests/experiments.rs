@@ -4,7 +4,7 @@
 
 use weft_sim::experiments::{EXPERIMENTS, Lab, by_name, summary};
 use weft_sim::report::Report;
-use weft_sim::{Calibration, Outcome};
+use weft_sim::{Calibration, Loop, Outcome, SECOND, Setup, Transport, World};
 
 fn run(name: &str, seed: u64) -> Outcome {
     let mut silent = |_: &str| {};
@@ -117,11 +117,11 @@ fn victims_keep_their_share_and_would_lose_it_without_the_defence(outcome: &Outc
     let attacks =
         ["kill", "rename", "leave", "storm", "pauses", "users", "grow", "uncut_one", "uncut_eight"];
     // Who has next to nothing of the device owes the victim all the rest of it, and each of its
-    // turns costs two switches and the wait for it (ADR 18 says why that is not less).
+    // turns costs two switches and the way to the daemon (ADR 18 says why that is not less).
     let gives_up = |attack| ["storm", "pauses"].contains(&attack);
     for attack in attacks {
         let lost = figures[&format!("loss_between_stalls_{attack}")];
-        let most = if gives_up(attack) { 0.045 } else { 0.01 };
+        let most = if gives_up(attack) { 0.02 } else { 0.01 };
         assert!(lost < most, "{attack}: {figures:?}");
     }
     for attack in attacks {
@@ -129,9 +129,12 @@ fn victims_keep_their_share_and_would_lose_it_without_the_defence(outcome: &Outc
         let stall_ms = figures[&format!("stall_beyond_kernel_ms_{attack}")];
         assert!(stall_ms < 6.5, "{attack}: {figures:?}");
         // Switches cost what they do on the real clock.
-        let least = if gives_up(attack) { 0.95 } else { 0.965 };
-        assert!(figures[&format!("utilization_{attack}")] > least, "{attack}: {figures:?}");
+        assert!(figures[&format!("utilization_{attack}")] > 0.97, "{attack}: {figures:?}");
+        assert!(figures[&format!("utilization_honest_{attack}")] > 0.985, "{attack}: {figures:?}");
     }
+    // An attack takes no more than one program does that means no harm.
+    let honest = controls["loss_pauses_one_honest"];
+    assert!(figures["loss_pauses"] < honest && honest < 0.03, "{figures:?}, honest: {honest}");
     for (control, least) in [
         ("kill_off", 0.9),
         ("rename_off", 0.9),
@@ -158,14 +161,28 @@ fn a_sleeper_that_wakes_costs_others_a_quantum_at_most() {
     assert!(figure("wake_delay_quanta_max") <= 4.5, "{:?}", outcome.figures);
 }
 
-/// A native program that sleeps as Weft's does would hide what the sleeping costs.
+/// A native program that sleeps as Weft's does would hide what the sleeping costs: most where the
+/// kernel ends while its caller falls asleep.
 #[test]
 fn the_native_program_polls() {
-    let outcome = run("figure7", 1);
-    for program in ["CFD", "SCAN"] {
-        let overhead = outcome.figures[&format!("overhead_weft_{program}")];
-        assert!(overhead > 1.05, "{program}: {overhead}");
-    }
+    let overhead = run("figure2", 1).figures["overhead_rings_sync_51us"];
+    assert!(overhead > 1.05, "{overhead}");
+}
+
+/// A worker that knows when a kernel will end announces that until it has: a caller that polled
+/// first and fell asleep then is awake when its answer comes.
+#[test]
+fn who_polled_first_is_awake_in_time_where_the_end_is_known() {
+    let busy = |tells_ends| {
+        let mut world = World::new(Setup { tells_ends, ..Setup::new("fair", 1) }).unwrap();
+        let vgpu = world.vgpu(1);
+        let rings = Transport { submit_ns: 125, round_trip_ns: 391, lock_step: false };
+        world.program(vgpu, Box::new(Loop::simple(400, true)), rings, None, 1_024);
+        world.run_for(SECOND);
+        world.busy_ns() as f64 / SECOND as f64
+    };
+    let (told, not_told) = (busy(true), busy(false));
+    assert!(told > 0.995 && not_told < 0.95, "{told} {not_told}");
 }
 
 #[test]

@@ -18,6 +18,7 @@
 //! | A kernel that is longer than what is left of a turn runs in pieces | FairGV §5.5.2, Weft |
 //! | A turn that is over is given back while the rest of it drains | Weft |
 //! | A lone tenant's grant bounds what is in flight and lasts until it is revoked | Weft |
+//! | A holder without work keeps its turn for as long as it has earned | Weft |
 //! | A turn that began with an exchange of memory is kept for as long as that took | Weft |
 //! | A timer that is due is told before what has happened meanwhile | Weft |
 
@@ -38,7 +39,7 @@ mod predict;
 pub use ahead::{Ahead, PREDICTED_DEPTH};
 pub use daemon::{Contender, Decision, Effect, Host, Turns};
 pub use gate::{Gate, Revocation};
-pub use grace::Grace;
+pub use grace::{Grace, Pause};
 pub use holder::{Admission, HOLDER_SPIN, Holder, Length, PREPARED_SPIN, WaitFor};
 pub use meter::{Accounting, Meter, SETTLE_NS};
 pub use page::{Abandoned, DaemonPage, Demand, Grant, GrantKind, HolderPage, Report};

@@ -13,8 +13,8 @@ use weft_exec::{Accepted, Ready, Session, Started, Violation, Work};
 use weft_gate::{Due, GateWorker};
 use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide};
 use weft_turn::{
-    ANNOUNCE_NS, Admission, Grace, Grant, GrantKind, Length, Meter, Operation, Pieces, Predictor,
-    Size, WaitFor, is_surprise,
+    ANNOUNCE_NS, Admission, Grace, Grant, GrantKind, Length, Meter, Operation, Pause, Pieces,
+    Predictor, Size, WaitFor, is_surprise,
 };
 use weft_wire::Command;
 
@@ -110,8 +110,6 @@ pub(crate) struct EventLoop<D> {
     pub(super) room_at_ns: Option<u64>,
     /// Device clock when the oldest flight became the oldest.
     front_since_ns: u64,
-    /// Device clock when the holder ran out of work.
-    idle_since_ns: Option<u64>,
     grace: Grace,
     ring_wait: Duration,
     /// What the daemon counts as pinned for the session, in bytes.
@@ -148,8 +146,7 @@ impl<D: Device> EventLoop<D> {
             refused: None,
             room_at_ns: None,
             front_since_ns: 0,
-            idle_since_ns: None,
-            grace: Grace::new(times.yield_us * 1000),
+            grace: Grace::new(times.yield_us * 1000, times.earns_grace),
             ring_wait: Duration::from_micros(times.ring_wait_us),
             pinned_told: 0,
         }
@@ -372,7 +369,8 @@ impl<D: Device> EventLoop<D> {
         if self.flights.is_empty() {
             // A grant that has come meanwhile is given back, too.
             self.gate.is_holder();
-            self.end_idling();
+            let idled_ns = self.grace.give_up(self.session.device().now_ns());
+            self.charge_idle(idled_ns);
             self.gate.release_idle();
         }
     }
@@ -436,7 +434,7 @@ impl<D: Device> EventLoop<D> {
             if !self.may_join(length, estimate_ns) {
                 break;
             }
-            self.end_idling();
+            self.resume();
             self.gate.set_runnable(estimate_ns);
             let operation = operation(&ready);
             if self.must_leave_room(&operation, estimate_ns) {
@@ -542,7 +540,8 @@ impl<D: Device> EventLoop<D> {
             return;
         }
         // It was this turn's time: told in the next one, it would be nobody's loss.
-        if self.end_idling() {
+        let idled_ns = self.grace.end(self.session.device().now_ns());
+        if self.charge_idle(idled_ns) {
             self.gate.release_idle();
         } else if !self.gate.try_release(rest_ns) {
             return;
@@ -568,6 +567,7 @@ impl<D: Device> EventLoop<D> {
             let Landed { estimate_ns, took_ns: ns, .. } = landed;
             let charge_ns = self.meter.charge_ns(finished.key, finished.units, ns);
             self.gate.charge(estimate_ns, charge_ns);
+            self.grace.worked(ns);
             self.predictor.learn(finished.key, finished.units, ns);
             if finished.partial {
                 self.gate.page().count_piece();
@@ -614,8 +614,8 @@ impl<D: Device> EventLoop<D> {
 
     // Idleness.
 
-    /// Tells the gate when there is no work: at once, or after the yield time when a turn would be
-    /// lost by it.
+    /// Tells the gate when there is no work: at once, or after the grace when a turn would be lost
+    /// by it.
     fn report_demand(&mut self) {
         if self.has_work() {
             return;
@@ -625,15 +625,13 @@ impl<D: Device> EventLoop<D> {
             self.gate.charge(0, settled_ns);
         }
         let Some(grant) = self.turn_grant() else {
-            self.idle_since_ns = None;
+            self.grace.forget();
             self.gate.set_idle();
             return;
         };
-        let now_ns = self.session.device().now_ns();
-        let since_ns = *self.idle_since_ns.get_or_insert(now_ns);
-        let waits_ns = now_ns.saturating_sub(since_ns);
-        if waits_ns >= self.grace.ns(grant.budget_ns) || self.gate.is_revoked() {
-            self.end_idling();
+        let (now_ns, is_revoked) = (self.session.device().now_ns(), self.gate.is_revoked());
+        if let Pause::Ends { idled_ns } = self.grace.pause(now_ns, grant.budget_ns, is_revoked) {
+            self.gate.charge_idle(idled_ns);
             self.gate.release_idle();
         }
     }
@@ -644,14 +642,20 @@ impl<D: Device> EventLoop<D> {
         grant.filter(|grant| grant.kind == GrantKind::Turn)
     }
 
-    /// Tells an idle time that is over, if there was one.
-    fn end_idling(&mut self) -> bool {
-        let since_ns = self.idle_since_ns.take();
-        if let Some(since_ns) = since_ns {
-            let now_ns = self.session.device().now_ns();
-            self.gate.charge_idle(now_ns.saturating_sub(since_ns));
+    /// There is work: a pause is over, if there was one.
+    fn resume(&mut self) {
+        if self.grace.is_pausing() {
+            let idled_ns = self.grace.resume(self.session.device().now_ns());
+            self.charge_idle(idled_ns);
         }
-        since_ns.is_some()
+    }
+
+    /// Tells an idle time that is over; whether there was one.
+    fn charge_idle(&mut self, idled_ns: Option<u64>) -> bool {
+        if let Some(idled_ns) = idled_ns {
+            self.gate.charge_idle(idled_ns);
+        }
+        idled_ns.is_some()
     }
 
     /// Waits for news, but not past `due_ns` on the device's clock, when a completion is due.
@@ -659,10 +663,10 @@ impl<D: Device> EventLoop<D> {
         let now_ns = self.session.device().now_ns();
         let until_ns = [due_ns, self.session.deadline_ns(), self.room_at_ns];
         let mut until_ns = until_ns.into_iter().flatten().min();
-        if let Some(since_ns) = self.idle_since_ns {
+        if self.grace.is_idle() {
             let budget_ns = self.turn_grant().map_or(0, |grant| grant.budget_ns);
-            let yield_at_ns = since_ns.saturating_add(self.grace.ns(budget_ns));
-            until_ns = Some(until_ns.map_or(yield_at_ns, |until_ns| until_ns.min(yield_at_ns)));
+            let yields_at_ns = self.grace.until_ns(budget_ns);
+            until_ns = until_ns.into_iter().chain(yields_at_ns).min();
         }
         let mut announce_ns = None;
         if let Some(left_ns) = self.tell_due(due_ns).filter(|_| due_ns.is_some()) {

@@ -1,6 +1,6 @@
 //! Turns that are given up early while others wait.
 
-use crate::key::SessionKey;
+use crate::key::{SessionKey, VgpuKey};
 
 use super::{Context, Core, to_signed};
 
@@ -38,5 +38,15 @@ impl Core {
         let charge_ns = wasted_ns.saturating_add(surcharge_ns).min(left_ns);
         self.charge(cx, key, to_signed(charge_ns), true);
         switch_ns.min(left_ns - charge_ns)
+    }
+
+    /// When the successor of a vGPU's turn is told to be awake that ends at `end_ns` at the latest.
+    /// Who wastes turns gives them up long before that, and the device would wait for whoever is
+    /// woken only then.
+    pub(super) fn prepare_ns(cx: &mut Context<'_>, vgpu: VgpuKey, end_ns: u64) -> u64 {
+        if cx.tables.waste(vgpu).is_high(cx.now_ns) {
+            return cx.now_ns;
+        }
+        end_ns.saturating_sub(cx.config.prepare_lead_ns)
     }
 }

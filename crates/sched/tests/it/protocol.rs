@@ -132,6 +132,31 @@ fn a_holder_that_stays_idle_yields() {
     assert_eq!(yielded[0], revoke(A, 1));
 }
 
+/// B works through its turns, and A has nothing to do in its own for a millisecond each. It is as
+/// with anybody at first; then A's turns are not expected to last.
+#[test]
+fn the_successor_of_who_wastes_its_turns_is_awake_when_they_begin() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(B));
+    feed(&mut node, 0, runnable(A));
+    let (mut now_ns, mut used_ns, mut at_once) = (0, 0, Vec::new());
+    for turn in 0..8 {
+        // A little less than A is thought to take: B comes before another turn of A's.
+        (now_ns, used_ns) = (now_ns + 6 * MS, used_ns + 5_900 * US);
+        let begun = feed(&mut node, now_ns, released(B, 2 * turn + 1, used_ns, 0));
+        assert_eq!(begun[0], grant(A, 2 * turn + 2, 6 * MS));
+        at_once.push(begun.contains(&Action::Prepare { session: B, device: D }));
+        now_ns += MS;
+        feed(&mut node, now_ns, Event::Idle { session: A });
+        feed(&mut node, now_ns, released(A, 2 * turn + 2, 0, 0));
+        // It is not back in the moment for which it is waited for.
+        now_ns += 100 * US;
+        feed(&mut node, now_ns, Event::Timer);
+        feed(&mut node, now_ns, runnable(A));
+    }
+    assert_eq!(at_once, [false, false, false, false, false, false, true, true]);
+}
+
 #[test]
 fn work_in_flight_delays_the_successor_until_it_all_but_drained() {
     let mut node = node();

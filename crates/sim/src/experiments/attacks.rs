@@ -47,6 +47,8 @@ struct Attack {
     tenants: bool,
     /// The victim waits for each of its kernels.
     sync_victim: bool,
+    /// `bench adversary` has it on the paced device, which tells when a kernel will end.
+    paced: bool,
     /// Its longest kernel that cannot be cut, in ns.
     uncut_ns: u64,
     /// What is missing in its control, in which the victim must lose.
@@ -54,17 +56,27 @@ struct Attack {
 }
 
 const fn attack(name: &'static str, way: Way, sessions: u64, control: Defence) -> Attack {
-    Attack { name, way, sessions, tenants: false, sync_victim: false, uncut_ns: 0, control }
+    let (tenants, sync_victim, paced) = (false, false, false);
+    Attack { name, way, sessions, tenants, sync_victim, paced, uncut_ns: 0, control }
+}
+
+/// The same on the paced device, with a kernel that cannot be cut.
+const fn paced(attack: Attack, uncut_ns: u64) -> Attack {
+    Attack { paced: true, uncut_ns, ..attack }
 }
 
 const fn dies(kernels: u64, permille: u64, back: Return) -> Way {
     Way::Dies { kernels, ns: SECOND, permille, back }
 }
 
+const fn queues(name: &'static str, kernels: u64) -> Attack {
+    attack(name, Way::Queues { kernels, ns: 1_600 * MS }, 1, Defence::Unmanaged)
+}
+
 const ATTACKS: &[Attack] = &[
-    Attack { uncut_ns: SECOND, ..attack("kill", dies(1, 970, Return::SameVgpu), 1, Defence::Off) },
-    Attack { uncut_ns: SECOND, ..attack("rename", dies(1, 970, Return::NewVgpu), 1, Defence::Off) },
-    Attack { uncut_ns: SECOND, ..attack("leave", dies(2, 20, Return::SameVgpu), 1, Defence::Off) },
+    paced(attack("kill", dies(1, 970, Return::SameVgpu), 1, Defence::Off), SECOND),
+    paced(attack("rename", dies(1, 970, Return::NewVgpu), 1, Defence::Off), SECOND),
+    paced(attack("leave", dies(2, 20, Return::SameVgpu), 1, Defence::Off), SECOND),
     Attack { tenants: true, ..attack("storm", Way::Storms, 64, Defence::RoundRobin) },
     Attack {
         tenants: true,
@@ -84,17 +96,9 @@ const ATTACKS: &[Attack] = &[
             Defence::Unmanaged,
         )
     },
-    Attack { tenants: true, ..attack("users", Way::Honest, 4, Defence::Off) },
-    Attack {
-        sync_victim: true,
-        uncut_ns: 1_600 * MS,
-        ..attack("uncut_one", Way::Queues { kernels: 1, ns: 1_600 * MS }, 1, Defence::Unmanaged)
-    },
-    Attack {
-        sync_victim: true,
-        uncut_ns: 1_600 * MS,
-        ..attack("uncut_eight", Way::Queues { kernels: 8, ns: 1_600 * MS }, 1, Defence::Unmanaged)
-    },
+    Attack { tenants: true, ..paced(attack("users", Way::Honest, 4, Defence::Off), 0) },
+    Attack { sync_victim: true, ..paced(queues("uncut_one", 1), 1_600 * MS) },
+    Attack { sync_victim: true, ..paced(queues("uncut_eight", 8), 1_600 * MS) },
 ];
 
 /// A tenant, honest or not.
@@ -218,6 +222,13 @@ struct Run {
     stall_ns: u64,
 }
 
+impl Run {
+    /// The part of the time in which somebody had the device.
+    fn utilization(&self) -> f64 {
+        self.whole.part(self.whole.busy_ns)
+    }
+}
+
 /// Finds the ends of a victim's stalls.
 #[derive(Debug)]
 struct Stalls {
@@ -304,13 +315,19 @@ pub(super) fn attacks(lab: &mut Lab<'_>, outcome: &mut Outcome) -> Result<(), Ru
         outcome.figure(format!("loss_between_stalls_{name}"), lost);
         let stall_ns = robbed.stall_ns.saturating_sub(attack.uncut_ns);
         outcome.figure(format!("stall_beyond_kernel_ms_{name}"), stall_ns as f64 / 1e6);
-        let utilization = robbed.whole.part(robbed.whole.busy_ns);
+        let utilization = robbed.utilization();
         outcome.figure(format!("utilization_{name}"), utilization);
+        outcome.figure(format!("utilization_honest_{name}"), fair.utilization());
         loss_max = loss_max.max(lost);
         utilization_min = utilization_min.min(utilization);
         let without = run(lab, attack, attack.control, duration_ns)?.cycles.loss(fair.whole);
         control_min = control_min.min(without);
         outcome.control(format!("loss_{name}_{}", attack.control.name()), without);
+        if matches!(attack.way, Way::Pauses { .. }) {
+            let one = Attack { sessions: 1, tenants: false, ..*attack };
+            let lost = run(lab, &one, Defence::On, duration_ns)?.cycles.loss(fair.whole);
+            outcome.control(format!("loss_{name}_one_honest"), lost);
+        }
         rows.push((name, lost));
     }
     outcome.figure("victim_loss_max", loss_max);
@@ -339,7 +356,9 @@ pub(super) fn attacks(lab: &mut Lab<'_>, outcome: &mut Outcome) -> Result<(), Ru
          paid back after it: loss_between_stalls, which stands in the plot and in victim_loss_max, \
          is of the time from the end of the victim's first stall behind such a kernel to the end of \
          its last, when as much is owed; of the whole window where it did not come back from the last \
-         one. So are the controls. loss is of the whole window.",
+         one. So are the controls. loss is of the whole window. utilization_honest is with an honest \
+         tenant in the attacker's place. loss_pauses_one_honest is what one program takes that has a \
+         pause after each of its short kernels and means no harm.",
     );
     Ok(())
 }
@@ -351,7 +370,7 @@ fn run(
     duration_ns: u64,
 ) -> Result<Run, RunError> {
     let mut setup: Setup = lab.real_setup(defence.policy());
-    setup.runs_ahead = false;
+    (setup.runs_ahead, setup.tells_ends) = (false, attack.paced);
     setup.charges_killed = defence == Defence::On;
     let compile_ns = setup.costs.module_load.ns;
     let mut world = World::new(setup)?;

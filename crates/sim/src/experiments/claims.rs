@@ -9,8 +9,9 @@ const PROGRAMS: [&str; 12] =
 /// Programs whose kernels take less than 250 µs (§5.2).
 const SMALL: [&str; 5] = ["CFD", "HS", "SRD1", "MM", "SCAN"];
 
-const POLLS: &str = "the native program polls for every answer, Weft's polls 50 µs and sleeps; the \
-    model knows no announcement of results, with which the worker wakes a sleeper in time";
+const POLLS: &str = "the native program polls for every answer; Weft's polls 50 µs in the model, and \
+    a kernel that takes as long ends while its caller falls asleep: the node's learns how long \
+    answers take, and polls on";
 const LOCK_STEP: &str = "in the model nothing is queued ahead, so a request's cost adds to every \
     kernel's time; the paper's overlaps with kernels that are long enough";
 const SUBMITS: &str = "the model charges TCP's cost to the sender's processor only";
