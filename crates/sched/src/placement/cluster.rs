@@ -26,7 +26,7 @@ pub struct Host {
     /// Counts changes of what VMs take of it.
     pub generation: u64,
     pub(super) view: View,
-    /// Number of what its GPUs look like, if they have one size.
+    /// Number of what its GPUs look like, if that has one.
     pub(super) look: Option<u32>,
 }
 

@@ -8,7 +8,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::host::{View, parts};
+use super::host::View;
 use super::types::{GPUS_OF_HOST_MAX, KINDS_MAX, Kinds, Locality, Request};
 
 /// The most different requests of a mix; the rarest are left out.
@@ -246,59 +246,145 @@ impl Mix {
 
     /// About what ranking a host takes that can take the request, in units of
     /// [`LEARN_UNITS`](super::LEARN_UNITS): fragmentation is worked out before and after, and for
-    /// each choice among its GPUs.
+    /// each cGPU once for all choices among the host's GPUs, which is as much as for two hosts.
     pub(super) fn price(&self, request: &Request) -> usize {
         let choices = if request.is_exclusive() { 0 } else { request.cgpus as usize };
-        (4 + self.several.len()) * (2 + 2 * choices)
+        (4 + self.several.len()) * (1 + choices)
+    }
+
+    /// What stands for hosts of that kind and with that many processors.
+    fn table(&self, host: &View) -> Option<&Table> {
+        let group = self.groups.get(usize::from(host.kind))?;
+        self.tables.get(group * (self.cpus.len() + 1) + self.enough(host.cpu_milli))
+    }
+
+    /// Room of a GPU times the parts of all requests for one part of a GPU that it is enough for.
+    fn useful(&self, table: &Table, room: u64) -> u64 {
+        room * table.up_to.get(self.level(room)).copied().unwrap_or(0)
+    }
+
+    /// Requests for several cGPUs or whole ones that the host has processors for, with their parts.
+    fn several<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = (&'a Request, u64)> {
+        let all = self.several.iter().zip(table.several.iter().copied());
+        all.filter(|(_, part)| *part > 0)
     }
 
     /// The host's expected fragmentation, in memory times parts per million.
     pub(super) fn fragmentation(&self, host: &View) -> u64 {
-        let Some(group) = self.groups.get(usize::from(host.kind)) else { return 0 };
-        let row = group * (self.cpus.len() + 1) + self.enough(host.cpu_milli);
-        let Some(table) = self.tables.get(row) else { return 0 };
-        let total = host.room();
-        let (mut levels, mut most) = ([0; GPUS_OF_HOST_MAX], 0);
-        for (level, room) in levels.iter_mut().zip(host.rooms()) {
-            *level = self.level(*room);
-            most = most.max(*level);
-        }
-        let fit = table.up_to[most];
-        let all = table.up_to.last().copied().unwrap_or(0);
-        let mut sum = total * (table.never + all - fit);
-        for (room, level) in host.rooms().iter().zip(levels) {
-            sum += room * (fit - table.up_to[level]);
-        }
-        for (request, part) in self.several.iter().zip(&table.several) {
-            if *part > 0 {
-                sum += part * unusable(host, request, total);
+        let Some(table) = self.table(host) else { return 0 };
+        let (mut useless, mut sum) = (table.never + table.parts(), 0);
+        for (request, part) in self.several(table) {
+            let uses = Uses::of(host, request);
+            if uses.is_enough(request) {
+                sum += part * uses.left;
+            } else {
+                useless += part;
             }
         }
-        sum
+        let useful: u64 = host.rooms().iter().map(|room| self.useful(table, *room)).sum();
+        sum + host.room() * useless - useful
+    }
+
+    /// The host's expected fragmentation once one of these GPUs, which have it, gave so much memory
+    /// away, for each of them; of other GPUs nothing. It is a sum over GPUs, so all is summed up
+    /// once, and the one GPU's share is taken out and put in again.
+    pub(super) fn once_given(
+        &self,
+        host: &View,
+        memory: u64,
+        choices: &[usize],
+    ) -> [u64; GPUS_OF_HOST_MAX] {
+        let mut sums = [0; GPUS_OF_HOST_MAX];
+        let total = host.room().saturating_sub(memory);
+        let Some(table) = self.table(host) else { return sums };
+        let mut useless = table.never + table.parts();
+        for (request, part) in self.several(table) {
+            let uses = Uses::of(host, request);
+            // What does not fit fits no better afterwards.
+            if !uses.is_enough(request) {
+                useless += part;
+                continue;
+            }
+            for gpu in choices {
+                sums[*gpu] += part * uses.once_given(host, request, (*gpu, memory), total);
+            }
+        }
+        let mut shares = [0; GPUS_OF_HOST_MAX];
+        for (share, room) in shares.iter_mut().zip(host.rooms()) {
+            *share = self.useful(table, *room);
+        }
+        let useful: u64 = shares.iter().sum();
+        for gpu in choices {
+            let share = self.useful(table, host.rooms()[*gpu] - memory);
+            sums[*gpu] = sums[*gpu] + total * useless - (useful - shares[*gpu] + share);
+        }
+        sums
     }
 }
 
-/// Room of a host that processors and kinds let take the request, and that is of no use to it.
-fn unusable(host: &View, request: &Request, total: u64) -> u64 {
-    let rooms = host.rooms().iter().zip(host.capacities());
-    let (mut missing, mut left) = (u64::from(request.cgpus), 0);
-    let memory = request.memory.max(1);
-    for gpu in rooms {
-        let (room, capacity) = gpu;
-        let is_of_use = if request.is_exclusive() {
-            View::is_empty(gpu) && *capacity >= request.memory
-        } else {
-            *room >= memory
-        };
-        if !is_of_use {
-            left += room;
-        } else if request.is_exclusive() {
-            missing = missing.saturating_sub(1);
-        } else {
-            missing = missing.saturating_sub(parts(*room, memory, missing));
-        }
+impl Table {
+    /// Parts of all requests for a part of a GPU.
+    fn parts(&self) -> u64 {
+        self.up_to.last().copied().unwrap_or(0)
     }
-    if missing > 0 { total } else { left }
+}
+
+/// What a request for several cGPUs or whole ones can do with a host's GPUs.
+struct Uses {
+    /// How many of its cGPUs each GPU has room for.
+    fitting: [u64; GPUS_OF_HOST_MAX],
+    /// And all together.
+    sum: u64,
+    /// Room of the GPUs that are of no use to it.
+    left: u64,
+}
+
+impl Uses {
+    fn of(host: &View, request: &Request) -> Self {
+        let mut uses = Self { fitting: [0; GPUS_OF_HOST_MAX], sum: 0, left: 0 };
+        let gpus = host.rooms().iter().zip(host.capacities());
+        for (fitting, (room, capacity)) in uses.fitting.iter_mut().zip(gpus) {
+            *fitting = fits(request, *room, *capacity);
+            uses.sum += *fitting;
+            uses.left += if *fitting == 0 { *room } else { 0 };
+        }
+        uses
+    }
+
+    fn is_enough(&self, request: &Request) -> bool {
+        self.sum >= u64::from(request.cgpus)
+    }
+
+    /// What would be of no use to it of all that would then be left, if a GPU gave memory away.
+    fn once_given(
+        &self,
+        host: &View,
+        request: &Request,
+        (gpu, memory): (usize, u64),
+        total: u64,
+    ) -> u64 {
+        let (room, fitting) = (host.rooms()[gpu], self.fitting[gpu]);
+        let rest = room - memory;
+        let now = fits(request, rest, host.capacities()[gpu]);
+        if self.sum - fitting + now < u64::from(request.cgpus) {
+            return total;
+        }
+        let before = if fitting == 0 { room } else { 0 };
+        self.left - before + if now == 0 { rest } else { 0 }
+    }
+}
+
+/// How many of the request's cGPUs a GPU has room for.
+fn fits(request: &Request, room: u64, capacity: u64) -> u64 {
+    let memory = request.memory.max(1);
+    if request.is_exclusive() {
+        u64::from(View::is_empty((&room, &capacity)) && capacity >= request.memory)
+    } else if room < memory {
+        // Dividing takes longer than all else.
+        0
+    } else {
+        room / memory
+    }
 }
 
 /// A request that may be spread over hosts is as many requests for one cGPU.
