@@ -3,13 +3,13 @@
 //! *shrinks* says only that the host was of little use already: to seek that out leaves fuller
 //! hosts with room that nobody needs (`docs/adr/0026-placement.md` has the figures).
 
-use super::host::{Change, View};
+use super::host::{Change, Choice, View};
 use super::mix::Mix;
 use super::policy::signed;
 use super::types::GPUS_OF_HOST_MAX;
 
 /// The GPU that leaves the least fragmentation; of equal ones the tightest, of those the smallest.
-pub(super) fn pick(host: &View, memory: u64, mix: &Mix) -> Option<usize> {
+pub(super) fn pick(host: &View, memory: u64, mix: &Mix) -> Option<Choice> {
     let (rooms, capacities) = (host.rooms(), host.capacities());
     // Which of GPUs with one room and capacity it is makes no difference.
     let is_first = |gpu: &usize| {
@@ -22,18 +22,16 @@ pub(super) fn pick(host: &View, memory: u64, mix: &Mix) -> Option<usize> {
         count += 1;
     }
     let choices = &list[..count];
-    if count > 1 {
-        let after = mix.once_given(host, memory, choices);
-        choices.iter().copied().min_by_key(|gpu| (after[*gpu], rooms[*gpu], capacities[*gpu]))
-    } else {
-        choices.first().copied()
-    }
+    let after = mix.once_given(host, memory, choices);
+    let best = choices.iter().min_by_key(|gpu| (after[**gpu], rooms[**gpu], capacities[**gpu]));
+    best.map(|gpu| Choice { gpu: *gpu, fragmentation: Some(after[*gpu]) })
 }
 
 /// In memory times parts per million.
 pub(super) fn growth(change: &Change<'_>) -> i64 {
-    let of = |host: &View| signed(change.mix.fragmentation(host));
-    of(change.after) - of(change.before)
+    let of = |host: &View| change.mix.fragmentation(host);
+    let after = change.fragmentation.unwrap_or_else(|| of(change.after));
+    signed(after) - signed(of(change.before))
 }
 
 pub(super) fn rank(change: &Change<'_>) -> (i64, i64) {

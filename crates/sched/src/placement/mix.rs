@@ -19,6 +19,8 @@ pub const LEARN_EVERY: u64 = 64;
 pub const LEARN_PERCENT: u64 = 95;
 /// Parts that all requests of a mix are together.
 pub(super) const WHOLE: u64 = 1_000_000;
+/// Strides that memories are looked up by.
+const STRIDES_MAX: u32 = 1 << 10;
 /// Counts are halved when they reach this, so that old requests are forgotten.
 const OBSERVED_MAX: u64 = 1 << 16;
 
@@ -89,6 +91,16 @@ struct Table {
     several: Vec<u64>,
 }
 
+/// Where memories that are asked for stand in their list, for strides of equal length: few are left
+/// to be compared with.
+#[derive(Clone, Debug, Default)]
+struct Levels {
+    /// A stride is two to the power of this.
+    shift: u32,
+    /// How many are below each stride, and all.
+    below: Vec<usize>,
+}
+
 /// Requests with how often they come.
 ///
 /// What hosts are measured by are tables, one for each number of processors and each group of kinds
@@ -101,6 +113,7 @@ pub struct Mix {
     by_cpu: Vec<usize>,
     /// Memory of shared cGPUs that are asked for one at a time, ascending.
     needs: Vec<u64>,
+    levels: Levels,
     /// Processors of local VMs, ascending.
     cpus: Vec<u64>,
     /// Exclusive cGPUs, and several shared ones on one host, ascending; without processors and
@@ -144,6 +157,7 @@ impl Mix {
             list.sort_unstable();
             list.dedup();
         }
+        mix.levels = Levels::of(&mix.needs);
         mix.several.sort_unstable();
         mix.several.dedup();
         mix.by_cpu = (0..classes.len()).collect();
@@ -236,7 +250,12 @@ impl Mix {
 
     /// How many of the memories that are asked for at most this much is enough for.
     fn level(&self, room: u64) -> usize {
-        self.needs.partition_point(|need| *need <= room)
+        let stride = usize::try_from(room >> self.levels.shift).unwrap_or(usize::MAX);
+        let below = |stride: usize| self.levels.below.get(stride).copied();
+        let (Some(first), Some(end)) = (below(stride), below(stride.saturating_add(1))) else {
+            return self.needs.len();
+        };
+        first + self.needs[first..end].partition_point(|need| *need <= room)
     }
 
     /// For how many of the numbers of processors that are asked for so many are enough.
@@ -272,10 +291,10 @@ impl Mix {
     /// The host's expected fragmentation, in memory times parts per million.
     pub(super) fn fragmentation(&self, host: &View) -> u64 {
         let Some(table) = self.table(host) else { return 0 };
-        let (mut useless, mut sum) = (table.never + table.parts(), 0);
+        let (empty, mut useless, mut sum) = (Empty::of(host), table.never + table.parts(), 0);
         for (request, part) in self.several(table) {
-            let uses = Uses::of(host, request);
-            if uses.is_enough(request) {
+            let uses = Uses::of(host, &empty, request);
+            if uses.fitting >= u64::from(request.cgpus) {
                 sum += part * uses.left;
             } else {
                 useless += part;
@@ -297,11 +316,11 @@ impl Mix {
         let mut sums = [0; GPUS_OF_HOST_MAX];
         let total = host.room().saturating_sub(memory);
         let Some(table) = self.table(host) else { return sums };
-        let mut useless = table.never + table.parts();
+        let (empty, mut useless) = (Empty::of(host), table.never + table.parts());
         for (request, part) in self.several(table) {
-            let uses = Uses::of(host, request);
-            // What does not fit fits no better afterwards.
-            if !uses.is_enough(request) {
+            let uses = Uses::of(host, &empty, request);
+            if uses.fitting < u64::from(request.cgpus) {
+                // What does not fit fits no better afterwards.
                 useless += part;
                 continue;
             }
@@ -329,30 +348,65 @@ impl Table {
     }
 }
 
+impl Levels {
+    /// Of memories, ascending.
+    fn of(needs: &[u64]) -> Self {
+        let largest = needs.last().copied().unwrap_or(0);
+        let shift = (u64::BITS - largest.leading_zeros()).saturating_sub(STRIDES_MAX.ilog2());
+        let strides = (0..=largest >> shift).map(|stride| stride << shift);
+        let below = strides.map(|least| needs.partition_point(|need| *need < least));
+        let below: Vec<usize> = below.chain([needs.len()]).collect();
+        Self { shift, below }
+    }
+}
+
+/// GPUs of a host that nobody has a part of.
+struct Empty {
+    list: [usize; GPUS_OF_HOST_MAX],
+    count: usize,
+}
+
+impl Empty {
+    fn of(host: &View) -> Self {
+        let mut empty = Self { list: [0; GPUS_OF_HOST_MAX], count: 0 };
+        for (gpu, pair) in host.rooms().iter().zip(host.capacities()).enumerate() {
+            if View::is_empty(pair) {
+                empty.list[empty.count] = gpu;
+                empty.count += 1;
+            }
+        }
+        empty
+    }
+}
+
 /// What a request for several cGPUs or whole ones can do with a host's GPUs.
 struct Uses {
-    /// How many of its cGPUs each GPU has room for.
-    fitting: [u64; GPUS_OF_HOST_MAX],
-    /// And all together.
-    sum: u64,
+    /// How many of its cGPUs they have room for.
+    fitting: u64,
     /// Room of the GPUs that are of no use to it.
     left: u64,
 }
 
 impl Uses {
-    fn of(host: &View, request: &Request) -> Self {
-        let mut uses = Self { fitting: [0; GPUS_OF_HOST_MAX], sum: 0, left: 0 };
-        let gpus = host.rooms().iter().zip(host.capacities());
-        for (fitting, (room, capacity)) in uses.fitting.iter_mut().zip(gpus) {
-            *fitting = fits(request, *room, *capacity);
-            uses.sum += *fitting;
-            uses.left += if *fitting == 0 { *room } else { 0 };
+    fn of(host: &View, empty: &Empty, request: &Request) -> Self {
+        if !request.is_exclusive() {
+            let mut uses = Self { fitting: 0, left: 0 };
+            for room in host.rooms() {
+                let fitting = parts_of(request, *room);
+                uses.fitting += fitting;
+                uses.left += if fitting == 0 { *room } else { 0 };
+            }
+            return uses;
+        }
+        let mut uses = Self { fitting: 0, left: host.room() };
+        for gpu in &empty.list[..empty.count] {
+            let capacity = host.capacities()[*gpu];
+            if capacity >= request.memory {
+                uses.fitting += 1;
+                uses.left -= capacity;
+            }
         }
         uses
-    }
-
-    fn is_enough(&self, request: &Request) -> bool {
-        self.sum >= u64::from(request.cgpus)
     }
 
     /// What would be of no use to it of all that would then be left, if a GPU gave memory away.
@@ -363,28 +417,25 @@ impl Uses {
         (gpu, memory): (usize, u64),
         total: u64,
     ) -> u64 {
-        let (room, fitting) = (host.rooms()[gpu], self.fitting[gpu]);
-        let rest = room - memory;
-        let now = fits(request, rest, host.capacities()[gpu]);
-        if self.sum - fitting + now < u64::from(request.cgpus) {
+        let (room, capacity) = (host.rooms()[gpu], host.capacities()[gpu]);
+        let fitting = |room: u64| match request.is_exclusive() {
+            true => u64::from(room == capacity && capacity >= request.memory),
+            false => parts_of(request, room),
+        };
+        let (before, after, rest) = (fitting(room), fitting(room - memory), room - memory);
+        if self.fitting - before + after < u64::from(request.cgpus) {
             return total;
         }
-        let before = if fitting == 0 { room } else { 0 };
-        self.left - before + if now == 0 { rest } else { 0 }
+        let of_no_use = |fitting: u64, room: u64| if fitting == 0 { room } else { 0 };
+        self.left - of_no_use(before, room) + of_no_use(after, rest)
     }
 }
 
-/// How many of the request's cGPUs a GPU has room for.
-fn fits(request: &Request, room: u64, capacity: u64) -> u64 {
+/// How many of a request's shared cGPUs a GPU has room for.
+fn parts_of(request: &Request, room: u64) -> u64 {
     let memory = request.memory.max(1);
-    if request.is_exclusive() {
-        u64::from(View::is_empty((&room, &capacity)) && capacity >= request.memory)
-    } else if room < memory {
-        // Dividing takes longer than all else.
-        0
-    } else {
-        room / memory
-    }
+    // Dividing takes longer than all else.
+    if room < memory { 0 } else { room / memory }
 }
 
 /// A request that may be spread over hosts is as many requests for one cGPU.

@@ -127,11 +127,12 @@ impl PolicyId {
 
     /// How good it is to give the request to this host; none if it cannot take it.
     pub(super) fn rank(self, host: &View, request: &Request, mix: &Mix) -> Option<(i64, i64)> {
-        let mut first = None;
-        let after = host.with(request, self.pick(), mix, |gpu, _| {
-            first.get_or_insert(gpu);
+        let (mut first, mut fragmentation) = (None, None);
+        let after = &host.with(request, self.pick(), mix, |choice, _| {
+            first.get_or_insert(choice.gpu);
+            fragmentation = choice.fragmentation;
         })?;
-        Some((REGISTRY[self.0].rank)(&Change { before: host, after: &after, first, mix }))
+        Some((REGISTRY[self.0].rank)(&Change { before: host, after, first, fragmentation, mix }))
     }
 }
 

@@ -470,7 +470,8 @@ impl Rankings {
     pub(super) fn go_on(&mut self, units: usize, ground: Ground<'_>) -> Option<Mix> {
         // To give back the memory of all of them at once would take long.
         self.void.pop_first();
-        if self.learning.as_ref().is_some_and(Learning::has_shapes) {
+        let is_needed = self.learning.as_ref().is_some_and(Learning::has_shapes);
+        if is_needed || self.changes.rooms.is_behind(&self.changes, ground.hosts.len()) {
             self.changes.sort(ground);
         }
         let Self { entries, changes, .. } = self;

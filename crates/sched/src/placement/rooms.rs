@@ -1,13 +1,17 @@
 //! Hosts in the order of the room that their GPUs have. By a policy that likes full hosts, who goes
 //! on from the fullest that may do has found the best before most hosts were looked at.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::cluster::Host;
 use super::host::View;
 use super::rankings::Changes;
 use super::types::Request;
+
+/// Changes that may be kept back while nobody goes by the order: to make it anew, as has to be done
+/// when more come than are kept, takes as long as some thousands of them.
+const BEHIND_MAX: u64 = 256;
 
 /// A host's place in the order: the room of all its GPUs, and its key.
 pub(super) type Spot = (u64, u32);
@@ -52,9 +56,9 @@ impl Brief {
 /// The order, as hosts were at some change.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rooms {
-    order: BTreeMap<Spot, Brief>,
-    /// Of each host the room by which it stands there.
-    rooms: Vec<u64>,
+    order: BTreeSet<Spot>,
+    /// Of each host the room by which it stands there, and what else is to be known at once.
+    hosts: Vec<(u64, Brief)>,
     /// Changes before this are in it.
     seen: u64,
     /// Memory of the smallest and of the largest GPU.
@@ -64,33 +68,38 @@ pub(super) struct Rooms {
 impl Rooms {
     /// Lets the order follow the hosts that changed, or makes it if it is not known which did.
     pub(super) fn follow(&mut self, changes: &Changes, hosts: &[Host]) {
-        if self.rooms.len() == hosts.len() && changes.are_known(self.seen) {
+        let of = |host: &Host| (host.view.room(), Brief::of(&host.view));
+        if self.hosts.len() == hosts.len() && changes.are_known(self.seen) {
             for key in changes.since(self.seen) {
                 let at = key as usize;
-                if let (Some(host), Some(old)) = (hosts.get(at), self.rooms.get_mut(at)) {
-                    let room = host.view.room();
-                    let old = core::mem::replace(old, room);
-                    if old != room {
-                        self.order.remove(&(old, key));
+                if let (Some(host), Some(stands)) = (hosts.get(at), self.hosts.get_mut(at)) {
+                    let old = core::mem::replace(stands, of(host));
+                    if old.0 != stands.0 {
+                        self.order.remove(&(old.0, key));
+                        self.order.insert((stands.0, key));
                     }
-                    self.order.insert((room, key), Brief::of(&host.view));
                 }
             }
         } else {
-            self.rooms = hosts.iter().map(|host| host.view.room()).collect();
-            let mut spots: Vec<Spot> = self.rooms.iter().copied().zip(0..).collect();
-            spots.sort_unstable();
-            let brief = |spot: Spot| Some((spot, Brief::of(&hosts.get(spot.1 as usize)?.view)));
-            self.order = spots.into_iter().filter_map(brief).collect();
+            self.hosts = hosts.iter().map(of).collect();
+            self.order = self.hosts.iter().map(|(room, _)| *room).zip(0..).collect();
             let all = || hosts.iter().flat_map(|host| host.view.capacities().iter().copied());
             self.capacities = (all().min().unwrap_or(0), all().max().unwrap_or(0));
         }
         self.seen = changes.now();
     }
 
+    /// Whether many changes are kept back that can be followed one by one.
+    pub(super) fn is_behind(&self, changes: &Changes, hosts: usize) -> bool {
+        self.hosts.len() == hosts
+            && changes.are_known(self.seen)
+            && changes.now() - self.seen >= BEHIND_MAX
+    }
+
     /// Hosts from that place on.
     pub(super) fn from(&self, spot: Spot) -> impl Iterator<Item = (Spot, &Brief)> {
-        self.order.range(spot..).map(|(spot, brief)| (*spot, brief))
+        let of = move |spot: &Spot| Some((*spot, &self.hosts.get(spot.1 as usize)?.1));
+        self.order.range(spot..).filter_map(of)
     }
 
     /// The least and the most that the request takes of a host's room.
