@@ -13,35 +13,46 @@ use super::types::{GPUS_OF_HOST_MAX, Request};
 /// Ranks that are kept while hosts are ranked, of each look with each number of processors.
 const KEPT_MAX: usize = 1 << 18;
 
-/// What a host looks like whose GPUs have one size: which of them has which room is all the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What a host looks like: which of its GPUs of one size has which room is all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Look {
     kind: u8,
-    gpus: usize,
-    capacity: u64,
-    /// Ascending.
-    rooms: [u64; GPUS_OF_HOST_MAX],
+    count: usize,
+    /// Capacity and room of each GPU, ascending.
+    gpus: [(u64, u64); GPUS_OF_HOST_MAX],
 }
 
 impl Look {
-    /// None if its GPUs have several sizes.
-    fn of(view: &View) -> Option<Self> {
-        let (kind, gpus, capacities) = (view.kind, view.gpus, view.capacities());
-        let capacity = *capacities.first()?;
-        let mut rooms = [0; GPUS_OF_HOST_MAX];
-        rooms[..gpus].copy_from_slice(view.rooms());
-        rooms[..gpus].sort_unstable();
-        let is_uniform = capacities.iter().all(|one| *one == capacity);
-        is_uniform.then_some(Self { kind, gpus, capacity, rooms })
+    fn of(view: &View) -> Self {
+        let (kind, count) = (view.kind, view.gpus);
+        let mut gpus = [(0, 0); GPUS_OF_HOST_MAX];
+        for (gpu, pair) in gpus.iter_mut().zip(view.capacities().iter().zip(view.rooms())) {
+            *gpu = (*pair.0, *pair.1);
+        }
+        gpus[..count].sort_unstable();
+        Self { kind, count, gpus }
+    }
+
+    /// A number by which looks are found. Two may have the same one.
+    fn mark(&self) -> u64 {
+        // Multiplied by an odd number no difference is lost, and rotated none stays on the left.
+        let mix = |sum: u64, part: u64| {
+            (sum ^ part).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+        };
+        let gpus = self.gpus[..self.count].iter();
+        gpus.fold(u64::from(self.kind), |sum, (capacity, room)| mix(mix(sum, *capacity), *room))
     }
 }
 
 /// The looks that hosts have, numbered.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Looks {
-    numbers: BTreeMap<Look, u32>,
-    /// By number: the look, and how many hosts have it.
-    hosts: Vec<(Look, u32)>,
+    /// By mark. Of looks with one mark the first that came has a number.
+    numbers: BTreeMap<u64, u32>,
+    /// By number.
+    looks: Vec<Look>,
+    /// By number, how many hosts have it.
+    hosts: Vec<u32>,
     /// Numbers that no look has.
     free: Vec<u32>,
 }
@@ -49,32 +60,41 @@ pub(super) struct Looks {
 impl Looks {
     /// A host looks so from here on; the number of that, if there is one.
     pub(super) fn enter(&mut self, view: &View) -> Option<u32> {
-        let look = Look::of(view)?;
-        if let Some(number) = self.numbers.get(&look) {
-            self.hosts[*number as usize].1 += 1;
-            return Some(*number);
+        let look = Look::of(view);
+        let mark = look.mark();
+        if let Some(number) = self.numbers.get(&mark) {
+            let at = *number as usize;
+            let is_same = self.looks.get(at) == Some(&look);
+            self.hosts[at] += u32::from(is_same);
+            return is_same.then_some(*number);
         }
         let number = match self.free.pop() {
             Some(number) => {
-                self.hosts[number as usize] = (look, 1);
+                (self.looks[number as usize], self.hosts[number as usize]) = (look, 1);
                 number
             }
             None => {
-                self.hosts.push((look, 1));
+                self.looks.push(look);
+                self.hosts.push(1);
                 u32::try_from(self.hosts.len() - 1).ok()?
             }
         };
-        self.numbers.insert(look, number);
+        self.numbers.insert(mark, number);
         Some(number)
+    }
+
+    /// Whether several hosts look so.
+    fn is_shared(&self, number: u32) -> bool {
+        self.hosts.get(number as usize).is_some_and(|hosts| *hosts > 1)
     }
 
     /// A host does not look so any longer.
     pub(super) fn leave(&mut self, number: Option<u32>) {
         let Some(number) = number else { return };
-        let (look, hosts) = &mut self.hosts[number as usize];
+        let hosts = &mut self.hosts[number as usize];
         *hosts -= 1;
         if *hosts == 0 {
-            self.numbers.remove(look);
+            self.numbers.remove(&self.looks[number as usize].mark());
             self.free.push(number);
         }
     }
@@ -92,7 +112,10 @@ pub(super) struct Known {
 #[derive(Clone, Debug)]
 struct Column {
     processors: (usize, usize),
+    /// Empty as long as to write it takes longer than all took that it would have spared at most.
     ranks: Vec<Option<Rank>>,
+    /// What that took.
+    missed: usize,
 }
 
 impl Known {
@@ -112,7 +135,9 @@ impl Known {
         request: &Request,
         ground: Ground<'_>,
     ) -> (Rank, usize) {
-        let Some(look) = host.look.filter(|_| self.looks > 0) else {
+        // What no other host looks like is worked out once, and kept by the ranking.
+        let is_kept = |look: &u32| self.looks > 0 && ground.looks.is_shared(*look);
+        let Some(look) = host.look.filter(is_kept) else {
             return ground.worked_out(host, request);
         };
         let after = host.view.cpu_milli.checked_sub(request.cpu_milli);
@@ -123,7 +148,7 @@ impl Known {
             true => (ground.mix.enough(host.view.cpu_milli), ground.mix.enough(after)),
             false => (0, 0),
         };
-        let (slot, spent) = self.slot(look, processors);
+        let (slot, spent) = self.slot(look, processors, ground.mix.price(request));
         match slot {
             Some(Some(rank)) => (*rank, spent),
             Some(unknown) => {
@@ -136,24 +161,35 @@ impl Known {
     }
 
     /// Where the rank of a look is kept, and what it took to find that; none if there would be too
-    /// many.
+    /// many, or few are asked for so far.
     fn slot(
         &mut self,
         look: u32,
         processors: (usize, usize),
+        price: usize,
     ) -> (Option<&mut Option<Rank>>, usize) {
         let found = self.columns.iter().position(|column| column.processors == processors);
-        let (at, spent) = match found {
-            Some(at) => (at, 1),
+        let at = match found {
+            Some(at) => at,
             None if (self.columns.len() + 1) * self.looks > KEPT_MAX => return (None, 1),
             None => {
-                let ranks = alloc::vec![None; self.looks];
-                self.columns.push(Column { processors, ranks });
-                // Eight of them are written as quickly as a host is looked up.
-                (self.columns.len() - 1, 1 + self.looks / 8)
+                self.columns.push(Column { processors, ranks: Vec::new(), missed: 0 });
+                self.columns.len() - 1
             }
         };
-        (self.columns[at].ranks.get_mut(look as usize), spent)
+        let column = &mut self.columns[at];
+        let mut spent = 1;
+        if column.ranks.is_empty() {
+            // Eight of them are written as quickly as a host is looked up.
+            let costs = self.looks / 8;
+            if column.missed < costs {
+                column.missed += price;
+                return (None, 1);
+            }
+            column.ranks = alloc::vec![None; self.looks];
+            spent += costs;
+        }
+        (column.ranks.get_mut(look as usize), spent)
     }
 }
 
@@ -177,13 +213,15 @@ mod tests {
         assert_eq!(looks.enter(&view(&[(8, 8), (3, 8)])), one);
         let other = looks.enter(&view(&[(3, 9), (8, 9)]));
         assert!(one.is_some() && other.is_some() && one != other);
-        assert_eq!(looks.enter(&view(&[(3, 8), (8, 9)])), None, "its GPUs have two sizes");
+        let mixed = looks.enter(&view(&[(3, 8), (8, 9)]));
+        assert_eq!(looks.enter(&view(&[(8, 9), (3, 8)])), mixed, "sizes go with their rooms");
+        assert_ne!(looks.enter(&view(&[(3, 9), (8, 8)])), mixed, "the same rooms of other GPUs");
         looks.leave(one);
         assert_eq!(looks.enter(&view(&[(3, 8), (8, 8)])), one, "a host looks so");
         looks.leave(one);
         looks.leave(one);
         assert_eq!(looks.enter(&view(&[(1, 8), (8, 8)])), one, "no host looked so any longer");
-        assert_eq!((looks.hosts.len(), looks.numbers.len()), (2, 2));
+        assert_eq!((looks.hosts.len(), looks.numbers.len()), (4, 4));
     }
 
     /// Of many hosts few are looked at, and all have the ranks that they would have had.
@@ -192,7 +230,7 @@ mod tests {
         let mut cluster = Cluster::new(by_name("fragmentation").unwrap());
         let mut seen = Observed::default();
         for host in 0..60 {
-            let gpus = if host % 7 == 0 { [16, 8, 16, 16] } else { [16; 4] };
+            let gpus = if host % 3 == 0 { [16, 8, 16, 9] } else { [16; 4] };
             cluster.add_host(host % 2, 8_000, 64, &gpus).unwrap();
         }
         let shapes: Vec<Request> = (0..24_u64)

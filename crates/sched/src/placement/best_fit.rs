@@ -1,11 +1,11 @@
 //! The GPU that has the least room left afterwards; of equal ones that on the fuller host.
 
-use super::host::{Change, View};
+use super::host::{Change, Choice, View};
 use super::mix::Mix;
 use super::policy::signed;
 
-pub(super) fn pick(host: &View, memory: u64, _mix: &Mix) -> Option<usize> {
-    host.with_room(memory).min_by_key(|gpu| host.rooms()[*gpu])
+pub(super) fn pick(host: &View, memory: u64, _mix: &Mix) -> Option<Choice> {
+    host.with_room(memory).min_by_key(|gpu| host.rooms()[*gpu]).map(Choice::from)
 }
 
 pub(super) fn rank(change: &Change<'_>) -> (i64, i64) {

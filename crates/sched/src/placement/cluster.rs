@@ -26,7 +26,7 @@ pub struct Host {
     /// Counts changes of what VMs take of it.
     pub generation: u64,
     pub(super) view: View,
-    /// Number of what its GPUs look like, if they have one size.
+    /// Number of what its GPUs look like, if that has one.
     pub(super) look: Option<u32>,
 }
 
@@ -450,8 +450,8 @@ impl Cluster {
     /// Lets a host that can take the request have it, in its view only.
     fn occupy(&mut self, host: u32, request: &Request, cgpus: &mut Vec<Assigned>, undo: &mut Undo) {
         let Host { view, first_gpu, .. } = &self.hosts[host as usize];
-        let after = view.with(request, self.policy.pick(), &self.mix, |at, memory| {
-            let gpu = GpuKey(first_gpu.0 + narrow(at));
+        let after = view.with(request, self.policy.pick(), &self.mix, |choice, memory| {
+            let gpu = GpuKey(first_gpu.0 + narrow(choice.gpu));
             let generation = self.gpus[gpu.0 as usize].generation;
             cgpus.push(Assigned { gpu, memory, generation });
         });

@@ -1,10 +1,10 @@
 //! The first GPU with enough room (GSaaS §III-B): few GPUs are in use, and those by many.
 
-use super::host::{Change, View};
+use super::host::{Change, Choice, View};
 use super::mix::Mix;
 
-pub(super) fn pick(host: &View, memory: u64, _mix: &Mix) -> Option<usize> {
-    host.with_room(memory).next()
+pub(super) fn pick(host: &View, memory: u64, _mix: &Mix) -> Option<Choice> {
+    host.with_room(memory).next().map(Choice::from)
 }
 
 /// All hosts are equal; of equals the first is taken.

@@ -2,11 +2,11 @@
 //! host whose expected fragmentation grows least, be it by shrinking most. Their published scorer
 //! rounds to 101 steps and draws among equals; here growth is exact and the tighter GPU goes first.
 
-use super::host::{Change, View};
+use super::host::{Change, Choice, View};
 use super::mix::Mix;
 use super::policy::signed;
 
-pub(super) fn pick(host: &View, memory: u64, mix: &Mix) -> Option<usize> {
+pub(super) fn pick(host: &View, memory: u64, mix: &Mix) -> Option<Choice> {
     super::fragmentation::pick(host, memory, mix)
 }
 

@@ -21,7 +21,15 @@ pub(super) struct View {
 }
 
 /// Which GPU takes the next cGPU of that memory: the policy's choice.
-pub(super) type Pick = fn(&View, u64, &Mix) -> Option<usize>;
+pub(super) type Pick = fn(&View, u64, &Mix) -> Option<Choice>;
+
+/// A GPU for a cGPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    pub(super) gpu: usize,
+    /// The host's fragmentation afterwards, if it was worked out to choose.
+    pub(super) fragmentation: Option<u64>,
+}
 
 /// A host before and after it took a request.
 #[derive(Debug)]
@@ -30,7 +38,15 @@ pub(super) struct Change<'a> {
     pub(super) after: &'a View,
     /// The GPU that took the first cGPU.
     pub(super) first: Option<usize>,
+    /// The host's fragmentation afterwards, if it is known.
+    pub(super) fragmentation: Option<u64>,
     pub(super) mix: &'a Mix,
+}
+
+impl From<usize> for Choice {
+    fn from(gpu: usize) -> Self {
+        Self { gpu, fragmentation: None }
+    }
 }
 
 impl View {
@@ -111,14 +127,14 @@ impl View {
         missing == 0
     }
 
-    /// The host once it took the request, if it can. `taken` is told of every cGPU: its GPU and
+    /// The host once it took the request, if it can. `taken` is told of every cGPU: the choice and
     /// its memory.
     pub(super) fn with(
         &self,
         request: &Request,
         pick: Pick,
         mix: &Mix,
-        mut taken: impl FnMut(usize, u64),
+        mut taken: impl FnMut(Choice, u64),
     ) -> Option<Self> {
         let cpu_milli = self.cpu_milli.checked_sub(request.cpu_milli)?;
         let host_memory = self.host_memory.checked_sub(request.host_memory)?;
@@ -128,14 +144,14 @@ impl View {
         }
         let mut after = Self { cpu_milli, host_memory, ..*self };
         for _ in 0..request.cgpus {
-            let (gpu, memory) = if request.is_exclusive() {
+            let (choice, memory) = if request.is_exclusive() {
                 let gpu = after.whole(request.memory)?;
-                (gpu, after.capacities[gpu])
+                (Choice::from(gpu), after.capacities[gpu])
             } else {
                 (pick(&after, request.memory, mix)?, request.memory)
             };
-            after.take(gpu, memory);
-            taken(gpu, memory);
+            after.take(choice.gpu, memory);
+            taken(choice, memory);
         }
         Some(after)
     }
@@ -157,6 +173,6 @@ impl View {
 
 /// How many parts of that memory a GPU has room for that has room for one; of no interest beyond so
 /// many. Dividing takes longer than all else, and most want one.
-pub(super) fn parts(room: u64, memory: u64, missing: u64) -> u64 {
+fn parts(room: u64, memory: u64, missing: u64) -> u64 {
     if missing <= 1 { missing } else { room / memory }
 }

@@ -1,7 +1,7 @@
 //! A model of the best fit that Weng et al. (USENIX ATC '23) compare with: the host with the least
 //! left over, half of it processors and half GPUs, and there the tightest GPU.
 
-use super::host::{Change, View};
+use super::host::{Change, Choice, View};
 use super::mix::Mix;
 use super::policy::signed;
 
@@ -9,7 +9,7 @@ use super::policy::signed;
 const CPU_MILLI: u64 = 128_000;
 const GPUS: u64 = 8;
 
-pub(super) fn pick(host: &View, memory: u64, mix: &Mix) -> Option<usize> {
+pub(super) fn pick(host: &View, memory: u64, mix: &Mix) -> Option<Choice> {
     super::best_fit::pick(host, memory, mix)
 }
 

@@ -8,7 +8,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::host::{View, parts};
+use super::host::View;
 use super::types::{GPUS_OF_HOST_MAX, KINDS_MAX, Kinds, Locality, Request};
 
 /// The most different requests of a mix; the rarest are left out.
@@ -19,6 +19,8 @@ pub const LEARN_EVERY: u64 = 64;
 pub const LEARN_PERCENT: u64 = 95;
 /// Parts that all requests of a mix are together.
 pub(super) const WHOLE: u64 = 1_000_000;
+/// Strides that memories are looked up by.
+const STRIDES_MAX: u32 = 1 << 10;
 /// Counts are halved when they reach this, so that old requests are forgotten.
 const OBSERVED_MAX: u64 = 1 << 16;
 
@@ -89,6 +91,16 @@ struct Table {
     several: Vec<u64>,
 }
 
+/// Where memories that are asked for stand in their list, for strides of equal length: few are left
+/// to be compared with.
+#[derive(Clone, Debug, Default)]
+struct Levels {
+    /// A stride is two to the power of this.
+    shift: u32,
+    /// How many are below each stride, and all.
+    below: Vec<usize>,
+}
+
 /// Requests with how often they come.
 ///
 /// What hosts are measured by are tables, one for each number of processors and each group of kinds
@@ -101,6 +113,7 @@ pub struct Mix {
     by_cpu: Vec<usize>,
     /// Memory of shared cGPUs that are asked for one at a time, ascending.
     needs: Vec<u64>,
+    levels: Levels,
     /// Processors of local VMs, ascending.
     cpus: Vec<u64>,
     /// Exclusive cGPUs, and several shared ones on one host, ascending; without processors and
@@ -144,6 +157,7 @@ impl Mix {
             list.sort_unstable();
             list.dedup();
         }
+        mix.levels = Levels::of(&mix.needs);
         mix.several.sort_unstable();
         mix.several.dedup();
         mix.by_cpu = (0..classes.len()).collect();
@@ -236,7 +250,12 @@ impl Mix {
 
     /// How many of the memories that are asked for at most this much is enough for.
     fn level(&self, room: u64) -> usize {
-        self.needs.partition_point(|need| *need <= room)
+        let stride = usize::try_from(room >> self.levels.shift).unwrap_or(usize::MAX);
+        let below = |stride: usize| self.levels.below.get(stride).copied();
+        let (Some(first), Some(end)) = (below(stride), below(stride.saturating_add(1))) else {
+            return self.needs.len();
+        };
+        first + self.needs[first..end].partition_point(|need| *need <= room)
     }
 
     /// For how many of the numbers of processors that are asked for so many are enough.
@@ -246,59 +265,177 @@ impl Mix {
 
     /// About what ranking a host takes that can take the request, in units of
     /// [`LEARN_UNITS`](super::LEARN_UNITS): fragmentation is worked out before and after, and for
-    /// each choice among its GPUs.
+    /// each cGPU once for all choices among the host's GPUs, which is as much as for two hosts.
     pub(super) fn price(&self, request: &Request) -> usize {
         let choices = if request.is_exclusive() { 0 } else { request.cgpus as usize };
-        (4 + self.several.len()) * (2 + 2 * choices)
+        (4 + self.several.len()) * (1 + choices)
+    }
+
+    /// What stands for hosts of that kind and with that many processors.
+    fn table(&self, host: &View) -> Option<&Table> {
+        let group = self.groups.get(usize::from(host.kind))?;
+        self.tables.get(group * (self.cpus.len() + 1) + self.enough(host.cpu_milli))
+    }
+
+    /// Room of a GPU times the parts of all requests for one part of a GPU that it is enough for.
+    fn useful(&self, table: &Table, room: u64) -> u64 {
+        room * table.up_to.get(self.level(room)).copied().unwrap_or(0)
+    }
+
+    /// Requests for several cGPUs or whole ones that the host has processors for, with their parts.
+    fn several<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = (&'a Request, u64)> {
+        let all = self.several.iter().zip(table.several.iter().copied());
+        all.filter(|(_, part)| *part > 0)
     }
 
     /// The host's expected fragmentation, in memory times parts per million.
     pub(super) fn fragmentation(&self, host: &View) -> u64 {
-        let Some(group) = self.groups.get(usize::from(host.kind)) else { return 0 };
-        let row = group * (self.cpus.len() + 1) + self.enough(host.cpu_milli);
-        let Some(table) = self.tables.get(row) else { return 0 };
-        let total = host.room();
-        let (mut levels, mut most) = ([0; GPUS_OF_HOST_MAX], 0);
-        for (level, room) in levels.iter_mut().zip(host.rooms()) {
-            *level = self.level(*room);
-            most = most.max(*level);
-        }
-        let fit = table.up_to[most];
-        let all = table.up_to.last().copied().unwrap_or(0);
-        let mut sum = total * (table.never + all - fit);
-        for (room, level) in host.rooms().iter().zip(levels) {
-            sum += room * (fit - table.up_to[level]);
-        }
-        for (request, part) in self.several.iter().zip(&table.several) {
-            if *part > 0 {
-                sum += part * unusable(host, request, total);
+        let Some(table) = self.table(host) else { return 0 };
+        let (empty, mut useless, mut sum) = (Empty::of(host), table.never + table.parts(), 0);
+        for (request, part) in self.several(table) {
+            let uses = Uses::of(host, &empty, request);
+            if uses.fitting >= u64::from(request.cgpus) {
+                sum += part * uses.left;
+            } else {
+                useless += part;
             }
         }
-        sum
+        let useful: u64 = host.rooms().iter().map(|room| self.useful(table, *room)).sum();
+        sum + host.room() * useless - useful
+    }
+
+    /// The host's expected fragmentation once one of these GPUs, which have it, gave so much memory
+    /// away, for each of them; of other GPUs nothing. It is a sum over GPUs, so all is summed up
+    /// once, and the one GPU's share is taken out and put in again.
+    pub(super) fn once_given(
+        &self,
+        host: &View,
+        memory: u64,
+        choices: &[usize],
+    ) -> [u64; GPUS_OF_HOST_MAX] {
+        let mut sums = [0; GPUS_OF_HOST_MAX];
+        let total = host.room().saturating_sub(memory);
+        let Some(table) = self.table(host) else { return sums };
+        let (empty, mut useless) = (Empty::of(host), table.never + table.parts());
+        for (request, part) in self.several(table) {
+            let uses = Uses::of(host, &empty, request);
+            if uses.fitting < u64::from(request.cgpus) {
+                // What does not fit fits no better afterwards.
+                useless += part;
+                continue;
+            }
+            for gpu in choices {
+                sums[*gpu] += part * uses.once_given(host, request, (*gpu, memory), total);
+            }
+        }
+        let mut shares = [0; GPUS_OF_HOST_MAX];
+        for (share, room) in shares.iter_mut().zip(host.rooms()) {
+            *share = self.useful(table, *room);
+        }
+        let useful: u64 = shares.iter().sum();
+        for gpu in choices {
+            let share = self.useful(table, host.rooms()[*gpu] - memory);
+            sums[*gpu] = sums[*gpu] + total * useless - (useful - shares[*gpu] + share);
+        }
+        sums
     }
 }
 
-/// Room of a host that processors and kinds let take the request, and that is of no use to it.
-fn unusable(host: &View, request: &Request, total: u64) -> u64 {
-    let rooms = host.rooms().iter().zip(host.capacities());
-    let (mut missing, mut left) = (u64::from(request.cgpus), 0);
-    let memory = request.memory.max(1);
-    for gpu in rooms {
-        let (room, capacity) = gpu;
-        let is_of_use = if request.is_exclusive() {
-            View::is_empty(gpu) && *capacity >= request.memory
-        } else {
-            *room >= memory
-        };
-        if !is_of_use {
-            left += room;
-        } else if request.is_exclusive() {
-            missing = missing.saturating_sub(1);
-        } else {
-            missing = missing.saturating_sub(parts(*room, memory, missing));
-        }
+impl Table {
+    /// Parts of all requests for a part of a GPU.
+    fn parts(&self) -> u64 {
+        self.up_to.last().copied().unwrap_or(0)
     }
-    if missing > 0 { total } else { left }
+}
+
+impl Levels {
+    /// Of memories, ascending.
+    fn of(needs: &[u64]) -> Self {
+        let largest = needs.last().copied().unwrap_or(0);
+        let shift = (u64::BITS - largest.leading_zeros()).saturating_sub(STRIDES_MAX.ilog2());
+        let strides = (0..=largest >> shift).map(|stride| stride << shift);
+        let below = strides.map(|least| needs.partition_point(|need| *need < least));
+        let below: Vec<usize> = below.chain([needs.len()]).collect();
+        Self { shift, below }
+    }
+}
+
+/// GPUs of a host that nobody has a part of.
+struct Empty {
+    list: [usize; GPUS_OF_HOST_MAX],
+    count: usize,
+}
+
+impl Empty {
+    fn of(host: &View) -> Self {
+        let mut empty = Self { list: [0; GPUS_OF_HOST_MAX], count: 0 };
+        for (gpu, pair) in host.rooms().iter().zip(host.capacities()).enumerate() {
+            if View::is_empty(pair) {
+                empty.list[empty.count] = gpu;
+                empty.count += 1;
+            }
+        }
+        empty
+    }
+}
+
+/// What a request for several cGPUs or whole ones can do with a host's GPUs.
+struct Uses {
+    /// How many of its cGPUs they have room for.
+    fitting: u64,
+    /// Room of the GPUs that are of no use to it.
+    left: u64,
+}
+
+impl Uses {
+    fn of(host: &View, empty: &Empty, request: &Request) -> Self {
+        if !request.is_exclusive() {
+            let mut uses = Self { fitting: 0, left: 0 };
+            for room in host.rooms() {
+                let fitting = parts_of(request, *room);
+                uses.fitting += fitting;
+                uses.left += if fitting == 0 { *room } else { 0 };
+            }
+            return uses;
+        }
+        let mut uses = Self { fitting: 0, left: host.room() };
+        for gpu in &empty.list[..empty.count] {
+            let capacity = host.capacities()[*gpu];
+            if capacity >= request.memory {
+                uses.fitting += 1;
+                uses.left -= capacity;
+            }
+        }
+        uses
+    }
+
+    /// What would be of no use to it of all that would then be left, if a GPU gave memory away.
+    fn once_given(
+        &self,
+        host: &View,
+        request: &Request,
+        (gpu, memory): (usize, u64),
+        total: u64,
+    ) -> u64 {
+        let (room, capacity) = (host.rooms()[gpu], host.capacities()[gpu]);
+        let fitting = |room: u64| match request.is_exclusive() {
+            true => u64::from(room == capacity && capacity >= request.memory),
+            false => parts_of(request, room),
+        };
+        let (before, after, rest) = (fitting(room), fitting(room - memory), room - memory);
+        if self.fitting - before + after < u64::from(request.cgpus) {
+            return total;
+        }
+        let of_no_use = |fitting: u64, room: u64| if fitting == 0 { room } else { 0 };
+        self.left - of_no_use(before, room) + of_no_use(after, rest)
+    }
+}
+
+/// How many of a request's shared cGPUs a GPU has room for.
+fn parts_of(request: &Request, room: u64) -> u64 {
+    let memory = request.memory.max(1);
+    // Dividing takes longer than all else.
+    if room < memory { 0 } else { room / memory }
 }
 
 /// A request that may be spread over hosts is as many requests for one cGPU.

@@ -6,8 +6,9 @@
 //! replicas may decide at once. A policy is one file with two functions, and one line in the
 //! registry: *which GPU of a host* takes the next shared cGPU, and *how good it is* to give a
 //! request to a host. The hosts' ranks for each shape of request stand in a tournament that is
-//! brought up to date by the hosts that changed since the shape was last asked for. When the mix of
-//! requests changes ([`Cluster::learn`]) ranks are made anew a few with each decision.
+//! brought up to date by the hosts that changed since the shape was last asked for. By a policy
+//! that likes full hosts only those are ranked that may be the best. When the mix of requests
+//! changes ([`Cluster::learn`]) ranks are made anew a few with each decision.
 //!
 //! # The rules, and where they come from
 //!
@@ -40,6 +41,7 @@ mod mix;
 mod policy;
 mod ranking;
 mod rankings;
+mod rooms;
 mod snapshot;
 #[cfg(test)]
 mod tests;

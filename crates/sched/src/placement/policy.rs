@@ -10,13 +10,14 @@ use super::{best_fit, first_fit, fragmentation, gradient, host_fit, least_load};
 
 /// Declares the registry: the order is the order of [`NAMES`], the first is the default.
 macro_rules! registry {
-    ($($name:literal: $module:ident, $sees:ident, $summary:literal;)+) => {
+    ($($name:literal: $module:ident, $sees:ident, $least:expr, $summary:literal;)+) => {
         const REGISTRY: &[Entry] = &[$(Entry {
             name: $name,
             summary: $summary,
             sees: Sees::$sees,
             pick: $module::pick,
             rank: $module::rank,
+            least: $least,
         }),+];
 
         /// The names of all placement policies, for help texts and error messages.
@@ -25,12 +26,17 @@ macro_rules! registry {
 }
 
 registry! {
-    "fragmentation": fragmentation, Mix, "where the usual requests lose least: GPUs are used up best";
-    "first_fit": first_fit, Looks, "the first GPU with room, as GSaaS: few GPUs in use";
-    "least_load": least_load, Looks, "the GPU with the most free memory, as GSaaS: most speed for each";
-    "best_fit": best_fit, Looks, "the GPU with the least room left over";
-    "host_fit": host_fit, All, "a model of Weng et al.'s best fit: the host with the least left over";
-    "gradient": gradient, Processors, "a model of Weng et al.'s FGD: fragmentation grows least or shrinks most";
+    "fragmentation": fragmentation, Mix, Some(fragmentation::least),
+        "where the usual requests lose least: GPUs are used up best";
+    "first_fit": first_fit, Looks, None,
+        "the first GPU with room, as GSaaS: few GPUs in use";
+    "least_load": least_load, Looks, None,
+        "the GPU with the most free memory, as GSaaS: most speed for each";
+    "best_fit": best_fit, Looks, None, "the GPU with the least room left over";
+    "host_fit": host_fit, All, None,
+        "a model of Weng et al.'s best fit: the host with the least left over";
+    "gradient": gradient, Processors, None,
+        "a model of Weng et al.'s FGD: fragmentation grows least or shrinks most";
 }
 
 /// What of hosts a policy's ranks depend on.
@@ -39,7 +45,8 @@ enum Sees {
     /// The rooms of their GPUs, whichever has which, their kind, and what of the mix they have
     /// enough processors for.
     Mix,
-    /// The same, and where a request asks for no GPU all of their processors.
+    /// The same, and where a request asks for no GPU all of their processors; where it asks for
+    /// several parts of GPUs also which GPU has which room.
     Processors,
     /// The rooms of their GPUs, whichever has which. The mix is all the same.
     Looks,
@@ -55,6 +62,9 @@ struct Entry {
     pick: Pick,
     /// How good it is to give the request to a host, the least first.
     rank: fn(&Change<'_>) -> (i64, i64),
+    /// The least rank of a host on which at least so much room is left, if that is the less the
+    /// fuller the host is.
+    least: Option<fn(i64) -> (i64, i64)>,
 }
 
 /// A placement policy of the registry.
@@ -98,7 +108,8 @@ impl PolicyId {
     pub(super) fn sees_alike(self, request: &Request) -> bool {
         match REGISTRY[self.0].sees {
             Sees::Mix | Sees::Looks => true,
-            Sees::Processors => request.cgpus > 0,
+            Sees::Processors if request.is_exclusive() => request.cgpus > 0,
+            Sees::Processors => request.cgpus == 1,
             Sees::All => false,
         }
     }
@@ -108,13 +119,20 @@ impl PolicyId {
         matches!(REGISTRY[self.0].sees, Sees::Mix | Sees::Processors)
     }
 
+    /// The least rank that a host can have on which at least so much room is left, if fuller hosts
+    /// may have lesser ones: it rises with that room.
+    pub(super) fn least(self, left: i64) -> Option<(i64, i64)> {
+        REGISTRY[self.0].least.map(|least| least(left))
+    }
+
     /// How good it is to give the request to this host; none if it cannot take it.
     pub(super) fn rank(self, host: &View, request: &Request, mix: &Mix) -> Option<(i64, i64)> {
-        let mut first = None;
-        let after = host.with(request, self.pick(), mix, |gpu, _| {
-            first.get_or_insert(gpu);
+        let (mut first, mut fragmentation) = (None, None);
+        let after = &host.with(request, self.pick(), mix, |choice, _| {
+            first.get_or_insert(choice.gpu);
+            fragmentation = choice.fragmentation;
         })?;
-        Some((REGISTRY[self.0].rank)(&Change { before: host, after: &after, first, mix }))
+        Some((REGISTRY[self.0].rank)(&Change { before: host, after, first, fragmentation, mix }))
     }
 }
 

@@ -83,6 +83,29 @@ fn fragmentation_keeps_empty_gpus_for_those_who_ask_for_them() {
     assert_eq!(error, PlaceError::NoRoom { asked: 2, found: 1, memory: 0 });
 }
 
+/// On both hosts a GPU has room for 6 and one for 4, and the second cGPU goes to the first of two
+/// equal ones: on one host that is where the first cGPU went, which is tighter then.
+#[test]
+fn hosts_that_gradient_tells_apart_are_not_taken_for_alike() {
+    let mut ours = cluster("gradient");
+    let on = |host, memory| Request {
+        locality: Locality::LocalTo(HostKey(host)),
+        ..shared(1, memory)
+    };
+    assert_eq!(give(&mut ours, 1, &on(0, 4)), [0]);
+    assert_eq!(give(&mut ours, 2, &on(1, 2)), [2]);
+    for gpu in [0, 2] {
+        ours.set_in_service(GpuKey(gpu), false).unwrap();
+    }
+    assert_eq!(give(&mut ours, 3, &on(0, 2)), [1]);
+    assert_eq!(give(&mut ours, 4, &on(1, 4)), [3]);
+    for gpu in [0, 2] {
+        ours.set_in_service(GpuKey(gpu), true).unwrap();
+    }
+    ours.set_mix(Mix::new(&[(shared(1, 3), 1)]));
+    assert_eq!(give(&mut ours, 5, &shared(2, 2).local()), [2, 2]);
+}
+
 #[test]
 fn exclusive_is_alone_and_local_is_on_one_host() {
     for policy in NAMES {

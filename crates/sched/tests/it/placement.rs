@@ -65,15 +65,15 @@ fn fragmentation(host: &Plain, mix: &[(Request, u64)]) -> u64 {
 fn pick(policy: &str, host: &Plain, memory: u64, mix: &[(Request, u64)]) -> usize {
     let with_room = (0..host.gpus.len()).filter(|gpu| host.gpus[*gpu].0 >= memory);
     let key = |gpu: &usize| {
-        let room = host.gpus[*gpu].0;
+        let (room, capacity) = host.gpus[*gpu];
         match policy {
-            "first_fit" => (0, 0),
-            "least_load" => (u64::MAX - room, 0),
-            "best_fit" | "host_fit" => (room, 0),
+            "first_fit" => (0, 0, 0),
+            "least_load" => (u64::MAX - room, 0, 0),
+            "best_fit" | "host_fit" => (room, 0, 0),
             "fragmentation" | "gradient" => {
                 let mut after = host.clone();
                 after.gpus[*gpu].0 -= memory;
-                (fragmentation(&after, mix), after.gpus[*gpu].0)
+                (fragmentation(&after, mix), after.gpus[*gpu].0, capacity)
             }
             other => panic!("no reference for {other}: write one"),
         }

@@ -35,7 +35,7 @@ const READING: &str = "\
 /// A figure, what it is, and its goal with whether more is better.
 type Goal = (&'static str, &'static str, Option<(f64, bool)>);
 
-const GOALS: [Goal; 13] = [
+const GOALS: [Goal; 16] = [
     ("speedup_1x", "times as fast with 16 cGPUs on 4 GPUs, no overhead", None),
     ("speedup_1_5x", "the same at a sharing factor of 1.5", None),
     ("speedup_2x", "the same at a sharing factor of 2", None),
@@ -68,6 +68,17 @@ const GOALS: [Goal; 13] = [
         "ms for 75 cGPUs on any hosts, 100,000 GPUs",
         None,
     ),
+    (
+        "decision_ms_first_100k_fragmentation_mixed",
+        "ms for the first decision for a shape, 100,000 GPUs of several sizes in each host",
+        Some((1.0, false)),
+    ),
+    (
+        "decision_ms_p99_100k_fragmentation_mixed",
+        "ms for 99 of 100 decisions there by the default policy",
+        Some((1.0, false)),
+    ),
+    ("decision_ms_100k_mixed", "ms for 99 of 100 decisions there, slowest policy", None),
     ("invariant_violations", "broken rules of placement", Some((0.0, false))),
 ];
 

@@ -82,6 +82,10 @@ fn the_report_has_every_headline_and_what_is_published() {
     for name in HEADLINES {
         assert!(summary.figures.contains_key(name), "{name}");
     }
+    for name in ["first", "p50", "p99", "max", "learning"] {
+        let name = format!("decision_ms_{name}_100k_fragmentation_mixed");
+        assert!(summary.figures.contains_key(&name), "{name}");
+    }
     let report = Report {
         command: "weft sim gsaas".into(),
         commit: "none".into(),
