@@ -36,9 +36,8 @@ impl Look {
     /// A number by which looks are found. Two may have the same one.
     fn mark(&self) -> u64 {
         // Multiplied by an odd number no difference is lost, and rotated none stays on the left.
-        let mix = |sum: u64, part: u64| {
-            (sum ^ part).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
-        };
+        let mix =
+            |sum: u64, part: u64| (sum ^ part).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
         let gpus = self.gpus[..self.count].iter();
         gpus.fold(u64::from(self.kind), |sum, (capacity, room)| mix(mix(sum, *capacity), *room))
     }

@@ -88,10 +88,8 @@ fn fragmentation_keeps_empty_gpus_for_those_who_ask_for_them() {
 #[test]
 fn hosts_that_gradient_tells_apart_are_not_taken_for_alike() {
     let mut ours = cluster("gradient");
-    let on = |host, memory| Request {
-        locality: Locality::LocalTo(HostKey(host)),
-        ..shared(1, memory)
-    };
+    let on =
+        |host, memory| Request { locality: Locality::LocalTo(HostKey(host)), ..shared(1, memory) };
     assert_eq!(give(&mut ours, 1, &on(0, 4)), [0]);
     assert_eq!(give(&mut ours, 2, &on(1, 2)), [2]);
     for gpu in [0, 2] {
