@@ -280,7 +280,8 @@ impl StreamState {
     fn await_release(&self, mut posted: Posted, are_behind: bool) -> Result<Block, Status> {
         let side = &self.session.side;
         let is_soon = !side.sleeps_at_once() && posted.is_released_soon();
-        if !is_soon && !(are_behind && posted.is_released_later(side)) {
+        let is_released = is_soon || (are_behind && posted.is_released_later(side));
+        if !is_released {
             self.session.call(&Command::StreamSynchronize { stream: self.id })?;
         }
         // All of the stream's commands have ended, and a command that ended has released its

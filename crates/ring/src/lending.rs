@@ -30,7 +30,6 @@ impl<W> Lending<W> {
     }
 
     /// The work, for its owner.
-    #[must_use]
     pub fn own(&self) -> MutexGuard<'_, W> {
         self.lend(own(&self.work))
     }
@@ -42,7 +41,6 @@ impl<W> Lending<W> {
     }
 
     /// Lets who wants it have it, if anybody does, until it is given back.
-    #[must_use]
     pub fn lend<'a>(&'a self, mut work: MutexGuard<'a, W>) -> MutexGuard<'a, W> {
         while self.is_wanted() {
             drop(work);

@@ -314,11 +314,14 @@ impl Said {
                 Command::CopySync { stream, dst, src: pinned, shape }
             }
             What::Fill => Command::Fill { stream, fill },
-            What::WriteValue => {
-                Command::StreamWriteValue { stream, address, value: 1, wide: number % 2 == 0 }
-            }
+            What::WriteValue => Command::StreamWriteValue {
+                stream,
+                address,
+                value: 1,
+                wide: number.is_multiple_of(2),
+            },
             What::WaitValue => {
-                let (comparison, wide) = (Comparison::Equal, number % 2 == 0);
+                let (comparison, wide) = (Comparison::Equal, number.is_multiple_of(2));
                 Command::StreamWaitValue { stream, address, value: 1, wide, comparison }
             }
             What::Instantiate => return self.instantiate(receiver, small()),
@@ -333,24 +336,31 @@ impl Said {
             }
             What::GraphLaunch => Command::GraphLaunch { graph, stream },
             What::GraphDestroy => Command::GraphDestroy { graph },
-            What::StreamCreate => {
-                let context = CONTEXT;
-                Command::StreamCreate { context, stream, blocking: true, priority: 0 }
-            }
-            What::EventCreate => {
-                let event = EventId { index: place, generation: 1 };
-                Command::EventCreate { context: CONTEXT, event }
-            }
-            What::ModuleLoad => {
-                let module = ModuleId { index: 0, generation: 1 };
-                let images = vec![block(64)];
-                let answer =
-                    Block { release: release.wrapping_add(2048) % ARENA_BLOCKS, ..block(4096) };
-                Command::ModuleLoad { context: CONTEXT, module, images, answer }
-            }
-            What::Ping | What::Nonsense => Command::Ping {},
+            What::StreamCreate
+            | What::EventCreate
+            | What::ModuleLoad
+            | What::Ping
+            | What::Nonsense => self.made(stream, &block(64)),
         };
         submit(receiver, &command, self)
+    }
+
+    /// Commands that touch nothing.
+    fn made(self, stream: StreamId, block: &Block) -> Command<'static> {
+        let context = CONTEXT;
+        if matches!(self.what, What::StreamCreate) {
+            Command::StreamCreate { context, stream, blocking: true, priority: 0 }
+        } else if matches!(self.what, What::EventCreate) {
+            let event = EventId { index: self.place, generation: 1 };
+            Command::EventCreate { context, event }
+        } else if matches!(self.what, What::ModuleLoad) {
+            let module = ModuleId { index: 0, generation: 1 };
+            let release = block.release.wrapping_add(2048) % ARENA_BLOCKS;
+            let answer = Block { release, ..block.clone() };
+            Command::ModuleLoad { context, module, images: vec![block.clone()], answer }
+        } else {
+            Command::Ping {}
+        }
     }
 
     /// A graph of up to seventy of each kind of node.
@@ -371,9 +381,10 @@ fn submit(receiver: &mut Receiver<'_>, command: &Command<'_>, said: Said) -> Res
     let slot = u16::try_from(said.number % u64::from(ANSWER_SLOTS)).unwrap();
     let to = AnswerTo { slot, call: said.place % 1000 + 1 };
     let nowhere = AnswerTo { slot: ANSWER_SLOTS, call: 1 };
-    let answer = match said.what {
-        What::Nonsense => (said.number % 2 == 0).then_some(nowhere),
-        _ => command.is_sync().then_some(to),
+    let answer = if matches!(said.what, What::Nonsense) {
+        said.number.is_multiple_of(2).then_some(nowhere)
+    } else {
+        command.is_sync().then_some(to)
     };
     let mut bytes = [0; COMMAND_BYTES_MAX];
     let length = command.encode(&mut bytes).unwrap();
