@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::fs::{FlockOperation, flock};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, fmt};
 use weft_api::files;
 use weft_control::allocate::Allocator;
 use weft_control::bounded::{Bounded, CONNECTIONS_MAX, IDLE_LIMIT};
@@ -426,11 +430,11 @@ pub(crate) fn world(
 /// Lines about what happens, on standard error; `WEFT_LOG` says which. A thread that panics ends
 /// the process: what it was doing goes on after a restart, and not before.
 pub(crate) fn log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("WEFT_LOG");
-    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let wanted = std::env::var("WEFT_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     let is_read_by_people = std::io::stderr().is_terminal();
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(is_read_by_people);
-    lines.with_writer(std::io::stderr).init();
+    let lines = fmt::layer().with_ansi(is_read_by_people).with_writer(std::io::stderr);
+    Registry::default().with(filter).with(lines).init();
     let told = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         told(panic);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use weft_device::Capabilities;
 use weft_ring::place::{ADMIN_SOCKET, TENANT_SOCKET};
 
@@ -649,6 +649,12 @@ impl SchedulingConfig {
 }
 
 impl LogConfig {
+    /// Which lines are wanted.
+    pub(crate) fn filter(&self) -> Targets {
+        let wanted = self.level.replace(' ', "").parse();
+        wanted.unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO))
+    }
+
     fn check(&self) -> Result<(), String> {
         let is_level = |text: &str| text.parse::<LevelFilter>().is_ok();
         // `tracing` takes a word alone for a target, and would log nothing else.

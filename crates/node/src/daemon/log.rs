@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, fmt};
 
 use crate::config::{LogConfig, LogFormat};
 
 /// Sends log lines to standard error, as configured. A program that has a log already keeps it.
 pub(crate) fn init(config: &LogConfig) {
-    let filter = EnvFilter::try_new(&config.level).unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let to = Registry::default().with(config.filter());
+    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
     let set = match config.format {
-        LogFormat::Text => builder.with_ansi(false).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Text => to.with(lines.with_ansi(false)).try_init(),
+        LogFormat::Json => to.with(lines.json().flatten_event(true)).try_init(),
     };
     if set.is_err() {
         tracing::debug!("the program has a log already");

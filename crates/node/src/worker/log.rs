@@ -7,16 +7,15 @@ use std::fmt::{self, Write};
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Registry;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
-use tracing_subscriber::{EnvFilter, Registry};
 
 use crate::config::LogConfig;
 use crate::link::{LINE_BYTES_MAX, Severity};
 
 /// Sends this process's log lines, panics included, through `tell`.
 pub(crate) fn init(config: &LogConfig, tell: impl Fn(Severity, String) + Send + Sync + 'static) {
-    let filter = EnvFilter::try_new(&config.level).unwrap_or_else(|_| EnvFilter::new("info"));
-    let subscriber = Registry::default().with(filter).with(Lines(tell));
+    let subscriber = Registry::default().with(config.filter()).with(Lines(tell));
     if tracing::subscriber::set_global_default(subscriber).is_err() {
         tracing::debug!("the program has a log already");
     }
