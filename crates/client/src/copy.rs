@@ -144,14 +144,6 @@ impl Remote {
         Endpoint { place, pitch, slice }
     }
 
-    /// What lies so many bytes behind it.
-    fn after(self, bytes: u64) -> Self {
-        match self {
-            Self::Device(address) => Self::Device(address.saturating_add(bytes)),
-            Self::Pinned(address) => Self::Pinned(address.saturating_add(bytes)),
-        }
-    }
-
     /// The part of the side that a piece covers.
     pub(crate) fn piece(self, piece: &Piece, pitch: u64, slice: u64) -> Endpoint<'static> {
         let address = self.address().saturating_add(piece.offset(pitch, slice));
@@ -362,6 +354,10 @@ impl Client {
     }
 }
 
+/// Bytes of a pinned copy that go with one command where the worker is on another host, and this one
+/// has few processors.
+const FAR_BYTES: u64 = 4 << 20;
+
 impl StreamState {
     fn copy_remote(
         &self,
@@ -379,7 +375,7 @@ impl StreamState {
         let mut left = width;
         while left > FAR_BYTES {
             self.copy_at_once(dst, src, &Layout::linear(FAR_BYTES), false)?;
-            (dst, src) = (dst.after(FAR_BYTES), src.after(FAR_BYTES));
+            (dst, src) = (dst.behind(FAR_BYTES), src.behind(FAR_BYTES));
             left -= FAR_BYTES;
         }
         self.copy_at_once(dst, src, &Layout::linear(left), true)
@@ -418,9 +414,6 @@ impl StreamState {
         })
     }
 }
-
-/// Bytes of a pinned copy that go with one command where the worker is on another host.
-const FAR_BYTES: u64 = 4 << 20;
 
 /// The pinned side that host bytes are, if they lie in the session's window.
 fn host_side(session: &Session, bytes: &[u8], span: u64) -> Result<Option<Remote>, Status> {

@@ -108,12 +108,22 @@ impl Posted {
     /// The same, for one that takes long.
     fn is_released_later(&self, side: &ClientSide) -> bool {
         let began = Instant::now();
-        while !self.is_released() && !side.sleeps_at_once() && began.elapsed() < NAPS {
-            thread::sleep(NAP);
+        let nap = || {
+            while !self.is_released() && began.elapsed() < NAPS {
+                thread::sleep(NAP);
+            }
+        };
+        if !side.sleeps_at_once() {
+            nap();
         }
         let alive = || side.is_alive();
         let patience = Patience::while_alive(&alive).spinning(Duration::ZERO).until(began + SLEEP);
-        self.block.as_ref().is_none_or(|block| block.await_release(&patience))
+        if self.block.as_ref().is_none_or(|block| block.await_release(&patience)) {
+            return true;
+        }
+        // Another thread sleeps there.
+        nap();
+        self.is_released()
     }
 }
 

@@ -4,6 +4,7 @@
 //! hands to the worker comes back through its release word. The worker trusts nothing of a block
 //! but what it checks: the range lies in the arena, the release word exists.
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
@@ -61,6 +62,8 @@ struct Shared {
     state: Mutex<State>,
     /// At most one thread sleeps on `room`; the others queue here.
     turn: Mutex<()>,
+    /// How many wait for room, queued or asleep.
+    waiting: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -139,6 +142,7 @@ impl Arena {
             room: segment.arena_room()?,
             state: Mutex::new(state),
             turn: Mutex::new(()),
+            waiting: AtomicUsize::new(0),
         })))
     }
 
@@ -189,8 +193,14 @@ impl Arena {
     }
 
     fn wait(&self, rounded: usize, patience: &Patience<'_>) -> Result<Taken, ArenaError> {
-        let _turn = self.0.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        self.0.room.wait(patience, || self.0.try_take(rounded)).map_err(|unready| match unready {
+        self.0.waiting.fetch_add(1, Ordering::SeqCst);
+        // Whoever sleeps for a block of its own gives its place up.
+        self.0.room.wake();
+        let turn = self.0.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = self.0.room.wait(patience, || self.0.try_take(rounded));
+        drop(turn);
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+        taken.map_err(|unready| match unready {
             Unready::TimedOut => ArenaError::Full,
             Unready::PeerLost => ArenaError::PeerLost,
         })
@@ -242,12 +252,14 @@ impl Block {
         word.is_some_and(|word| word.load(Ordering::Acquire) != 0)
     }
 
-    /// Sleeps until the worker has released it, within `patience`; whether it has. Gives up at once
-    /// where another thread sleeps for room in the arena: it is woken by the same releases.
+    /// Sleeps until the worker has released it, within `patience`; whether it has. Gives up where
+    /// another thread sleeps or waits for room in the arena: one alone is woken by releases.
     #[must_use]
     pub fn await_release(&self, patience: &Patience<'_>) -> bool {
         let Ok(_turn) = self.arena.turn.try_lock() else { return self.is_released() };
-        self.arena.room.wait(patience, || self.is_released().then_some(())).is_ok()
+        let is_wanted = || self.arena.waiting.load(Ordering::SeqCst) > 0;
+        let ready = || (self.is_released() || is_wanted()).then_some(());
+        self.arena.room.wait(patience, ready).is_ok() && self.is_released()
     }
 
     /// Hands the block to the worker, which releases it. The command that names it must follow.

@@ -1,7 +1,8 @@
 //! What any of several threads may do, one at a time, and none waits for another to have done.
 //!
 //! Who finds that another thread does it leaves it to that one, which looks again before it leaves:
-//! whatever was asked for before [`Duty::attend`] is done by then or by somebody who will see it.
+//! whatever was asked for before [`Duty::attend`] is done by then or by somebody who will see it,
+//! unless that one broke off.
 
 use std::ops::ControlFlow;
 use std::sync::PoisonError;
@@ -33,10 +34,14 @@ impl<W> Duty<W> {
                 return None;
             }
             let taken = Taken(&self.is_taken);
-            if let ControlFlow::Break(ended) = work(&mut self.hold()) {
+            let mut held = self.hold();
+            let flow = work(&mut held);
+            // In this order: whoever comes after a [`Self::hold`] that waited for this finds it free.
+            drop(taken);
+            drop(held);
+            if let ControlFlow::Break(ended) = flow {
                 return Some(ended);
             }
-            drop(taken);
             if !is_left() {
                 return None;
             }

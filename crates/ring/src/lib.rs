@@ -39,6 +39,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! [`duty`] and [`lending`] are how threads of a relay share their work: here because loom models
+//! them with what they wait for.
+//!
 //! All `unsafe` code that touches shared memory lies here. Words that both sides touch are atomics
 //! ([`Cells`]); bulk bytes are copied in and out of [`SharedSpan`]s. A hostile peer can write
 //! anything at any time: the worker then sees a [`Violation`] or garbage bytes in its private copy,

@@ -434,6 +434,41 @@ fn models_duty() {
     });
 }
 
+/// Who breaks off for want of a connection and who brings one miss nothing of each other: what was to
+/// be sent is sent by one of them.
+#[test]
+fn models_a_duty_that_breaks_off() {
+    loom::model(|| {
+        let duty = Arc::new((Duty::new(0_u32), AtomicBool::new(false)));
+        let attend = {
+            let duty = duty.clone();
+            move || {
+                let (sending, is_connected) = &*duty;
+                let send = |sent: &mut u32| {
+                    if !is_connected.load(Ordering::Acquire) {
+                        return ControlFlow::Break(());
+                    }
+                    *sent = 1;
+                    ControlFlow::Continue(())
+                };
+                sending.attend(send, || false);
+            }
+        };
+        let connecting = thread::spawn({
+            let (duty, attend) = (duty.clone(), attend.clone());
+            move || {
+                let held = duty.0.hold();
+                duty.1.store(true, Ordering::Release);
+                drop(held);
+                attend();
+            }
+        });
+        attend();
+        connecting.join().unwrap();
+        assert_eq!(*duty.0.hold(), 1, "a frame is left");
+    });
+}
+
 /// The control of the model before: with a mere store at its end, whoever did it and whoever found
 /// it taken miss each other.
 #[test]

@@ -114,6 +114,7 @@ pub(super) const BENCHES: [Bench; 29] = [
                 AtMost(2.0),
             ),
             Row("exits_per_call", "marks across its border for a polled call", AtMost(0.05)),
+            Row("notifications_per_call", "notifications for one, as QEMU counts", AtMost(0.05)),
             Row("exits_per_blocked_wait", "the same for a wait that sleeps", Told),
             Row("trap_in_guest_sync_us_p50", "a request of four system calls there, µs", Told),
             Row("tcp_echo_in_guest_us_p50", "an echo by TCP on its loopback, µs", Told),

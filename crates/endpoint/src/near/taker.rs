@@ -52,7 +52,7 @@ pub(super) struct Taker {
     kept: Option<(Option<AnswerTo>, Vec<u8>)>,
     /// The last command's answer is awaited, so the next one is not soon to come.
     is_awaited: bool,
-    /// It moves bytes, and the processors are wanted for those.
+    /// One of the last commands lent a block: the processors are wanted for its bytes.
     is_bulk: bool,
 }
 
@@ -84,13 +84,13 @@ impl Taker {
     fn take_all(&mut self) -> Result<(), Broken> {
         let Self { side, forwarder, kept, is_awaited, is_bulk } = self;
         let arena = side.arena().clone();
-        let mut lends = kept.is_some();
+        let mut lends = false;
         if let Some((answer, bytes)) = kept.take() {
-            forwarder.forward(&arena, answer, &bytes)?;
+            lends |= forwarder.forward(&arena, answer, &bytes)?;
         }
         while let Some(record) = side.take().map_err(|_| Broken)? {
             *is_awaited = record.answer.is_some();
-            lends = forwarder.forward(&arena, record.answer, record.bytes)?;
+            lends |= forwarder.forward(&arena, record.answer, record.bytes)?;
             if forwarder.out.len() >= BATCH {
                 forwarder.hand_over()?;
             }
@@ -104,7 +104,7 @@ impl Taker {
     /// is room. The last of those that came at once is followed by more, unless somebody awaits
     /// its answer; so they go together, when another look has found no more.
     pub(super) fn take_light(&mut self) -> Result<LookedBack, Broken> {
-        let Self { side, forwarder, kept, is_awaited, .. } = self;
+        let Self { side, forwarder, kept, is_awaited, is_bulk } = self;
         let is_busy = kept.is_some() || !forwarder.watching.is_empty();
         if !is_busy && forwarder.out.is_empty() && !side.has_command() {
             return Ok(LookedBack::Nothing);
@@ -112,6 +112,7 @@ impl Taker {
         if is_busy || !forwarder.session.link.is_free(BATCH) {
             return Ok(LookedBack::NotNow);
         }
+        *is_bulk = false;
         let (had, arena) = (forwarder.out.len(), side.arena().clone());
         while let Some(record) = side.take().map_err(|_| Broken)? {
             *is_awaited = record.answer.is_some();

@@ -6,8 +6,8 @@
 //! echoes by TCP over the guest's loopback. Shared memory of the host's own processors is beside it
 //! too.
 //! What crosses the machine's border is counted in boots of their own: of calls that both sides
-//! poll for, and as a control of waits that outlast the polling. So is, by QEMU itself, what its
-//! processors ask of emulated devices, beyond what they ask in a boot that calls nothing.
+//! poll for, and as a control of waits that outlast the polling. So are, by QEMU itself, what its
+//! processor and its devices notify each other of, beyond that of a boot that calls nothing.
 
 use std::io::{BufRead as _, BufReader};
 
@@ -43,7 +43,7 @@ pub(super) fn run(context: &Context) -> Result<Document> {
     let daemon = OwnDaemon::start(&[("scheduling.share", "vgpu")], None)?;
     let (mut lanes, mut own, mut direct) = (Vec::new(), Vec::new(), Vec::new());
     let (mut exits, mut polled, mut blocked) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut touched, mut touched_by_waits) = (Vec::new(), Vec::new());
+    let (mut notified, mut notified_by_waits) = (Vec::new(), Vec::new());
     let (mut traps, mut echoes, mut host) = (Vec::new(), Vec::new(), Vec::new());
     let node = Host::node(false, &[])?;
     for _ in 0..runs {
@@ -56,12 +56,12 @@ pub(super) fn run(context: &Context) -> Result<Document> {
             let lines = boot(&["--counts"], &["call", phase])?;
             per_call.push(marks(&lines)? / number(line(&lines, "calls")?, "calls")?);
         }
-        let outside = accesses(context, &daemon, &["call", "polled", "0"])?;
         for (phase, calls, per_call) in
-            [("polled", "50000", &mut touched), ("blocked", "400", &mut touched_by_waits)]
+            [("polled", "50000", &mut notified), ("blocked", "400", &mut notified_by_waits)]
         {
-            let all = accesses(context, &daemon, &["call", phase, calls])?;
-            per_call.push((all - outside) / calls.parse::<f64>()?);
+            let besides = notifications(context, &daemon, &["call", phase, "0"])?;
+            let all = notifications(context, &daemon, &["call", phase, calls])?;
+            per_call.push((all - besides) / calls.parse::<f64>()?);
         }
         lanes.push(line(&through, NAMES[0])?.clone());
         own.push(line(&boot(&TWO, &["guest-node.sh", "call"])?, NAMES[0])?.clone());
@@ -94,23 +94,23 @@ pub(super) fn run(context: &Context) -> Result<Document> {
     document.figure("exits_per_call", median(&polled));
     document.figure("exits_per_call_with_waits", median(&exits));
     document.control("exits_per_blocked_wait", median(&blocked));
-    document.figure("device_accesses_per_call", median(&touched));
-    document.control("device_accesses_per_blocked_wait", median(&touched_by_waits));
+    document.figure("notifications_per_call", median(&notified));
+    document.control("notifications_per_blocked_wait", median(&notified_by_waits));
     Ok(document)
 }
 
-/// How often QEMU answered a machine's processor in a device's stead, by QEMU's own trace: each
-/// such access leaves a guest of KVM.
-fn accesses(context: &Context, daemon: &OwnDaemon, words: &[&str]) -> Result<f64> {
+/// How often a machine's processor and its devices notified each other, by QEMU's own trace: under
+/// KVM each leaves the guest, or enters it.
+fn notifications(context: &Context, daemon: &OwnDaemon, words: &[&str]) -> Result<f64> {
     let log = tempfile::NamedTempFile::new()?;
     let path = log.path().display().to_string();
-    let traced = ["-D", &path, "-trace", "enable=memory_region_ops_*"];
+    let traced = ["-D", &path, "-trace", "enable=virtio_*notify*"];
     let flags = traced.map(|word| format!("--qemu-arg={word}"));
     let flags = flags.each_ref().map(String::as_str);
     Machine { name: "vm", weight: 1, flags: &flags, words }.run(context, daemon)?;
     let mut count = 0.0;
     for line in BufReader::new(log.as_file()).lines() {
-        count += f64::from(u8::from(line?.starts_with("memory_region_ops_")));
+        count += f64::from(u8::from(line?.starts_with("virtio_")));
     }
     Ok(count)
 }
