@@ -11,6 +11,7 @@
 pub mod endpoint;
 pub mod figures;
 pub mod files;
+pub mod levels;
 pub mod lines;
 pub mod node;
 pub mod stolen;

@@ -8,7 +8,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use crate::plan::Step;
 
 /// The variable that names the place: `before:grant`, `inside:grant` (when the first vGPU of a node
-/// is made), `between:grant` (when a node is done, and the next one is not), `after:grant` or
+/// is made), `between:grant` (when a node is done, before the next one, if any), `after:grant` or
 /// `kept:grant`. `inside` is a place of `grant` and `revoke`, and of `sign` where the VM is on the
 /// node's host; `between` one of those three.
 pub const VARIABLE: &str = "WEFT_CONTROL_CRASH_AT";

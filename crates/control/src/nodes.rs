@@ -22,8 +22,9 @@ const GRANT_USES: u32 = 64;
 /// A node says within this time what it has, or hangs.
 const LIST_LIMIT: Duration = Duration::from_secs(3);
 
-/// It has ended a vGPU's sessions within this time.
-const REMOVE_LIMIT: Duration = Duration::from_secs(10);
+/// It has ended a vGPU's sessions within this time, or said that they do not end, which it does
+/// after 10 s.
+const REMOVE_LIMIT: Duration = Duration::from_secs(15);
 
 const MIB: u64 = 1 << 20;
 
@@ -235,16 +236,17 @@ impl Nodes for Sockets {
         there.retain(|vgpu| vgpus.contains(&vgpu.name));
         // What ends sessions may take longer.
         client.wait_at_most(REMOVE_LIMIT)?;
-        keep(&close(&mut client, &there)?)?;
+        let (used, failed) = close(&mut client, &there)?;
+        keep(&used)?;
         let mut gone = 0;
-        for vgpu in &there {
-            client.remove(&vgpu.name, true)?;
+        for (name, _) in &used {
+            client.remove(name, true)?;
             gone += 1;
             if gone == 1 {
                 inside();
             }
         }
-        Ok(gone)
+        failed.map_or(Ok(gone), Err)
     }
 
     fn vgpus(&self, admin: &str) -> Result<Vec<String>, Failure> {
@@ -286,25 +288,31 @@ fn of_silent(error: AdminError) -> Failure {
     error.into()
 }
 
-/// Closes vGPUs; the device time in ns that each has used in all, by its name. A node of the
-/// version before, which can only remove them, has said until now when it listed them.
-fn close(client: &mut Client, listed: &[VgpuReport]) -> Result<Vec<(String, u64)>, Failure> {
+/// The device time in ns that vGPUs have used in all, by their names, and what became of the first
+/// that did not end.
+type Closed = (Vec<(String, u64)>, Option<Failure>);
+
+/// Closes vGPUs. A node of the version before, which can only remove them, has said until now when
+/// it listed them.
+fn close(client: &mut Client, listed: &[VgpuReport]) -> Result<Closed, Failure> {
     let closings: Vec<Request> =
         listed.iter().map(|vgpu| Request::Close { name: vgpu.name.clone() }).collect();
-    let closed = client.call_all(&closings)?;
-    let used = |(listed, answer): (&VgpuReport, Result<Answer, AdminError>)| {
-        let used_ns = match answer {
-            Ok(Answer::Vgpu(closed)) => closed.used_ns,
+    let (mut used, mut failed) = (Vec::new(), None);
+    for (listed, answer) in listed.iter().zip(client.call_all(&closings)?) {
+        match answer {
+            Ok(Answer::Vgpu(closed)) => used.push((listed.name.clone(), closed.used_ns)),
+            Err(error) if error.is_not_understood() => {
+                used.push((listed.name.clone(), listed.used_ns));
+            }
             Ok(other) => {
                 let words = format!("the node answers the end of a vGPU with {other:?}");
-                return Err(Failure::permanent(words));
+                failed = failed.or(Some(Failure::permanent(words)));
             }
-            Err(error) if error.is_not_understood() => listed.used_ns,
-            Err(error) => return Err(error.into()),
-        };
-        Ok((listed.name.clone(), used_ns))
-    };
-    listed.iter().zip(closed).map(used).collect()
+            // One that does not end keeps no other.
+            Err(error) => failed = failed.or(Some(error.into())),
+        }
+    }
+    Ok((used, failed))
 }
 
 fn asked(vgpus: &[VgpuSpec], how: fn(GrantRequest) -> Request) -> Vec<Request> {

@@ -17,6 +17,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, fmt};
 use weft_api::files;
+use weft_api::levels::directives;
 use weft_control::allocate::Allocator;
 use weft_control::bounded::{Bounded, CONNECTIONS_MAX, IDLE_LIMIT};
 use weft_control::crash::Crash;
@@ -430,7 +431,8 @@ pub(crate) fn world(
 /// Lines about what happens, on standard error; `WEFT_LOG` says which. A thread that panics ends
 /// the process: what it was doing goes on after a restart, and not before.
 pub(crate) fn log() {
-    let wanted = std::env::var("WEFT_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
+    let wanted = std::env::var("WEFT_LOG").ok().and_then(|text| directives(&text));
+    let wanted = wanted.and_then(|wanted| wanted.parse::<Targets>().ok());
     let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     let is_read_by_people = std::io::stderr().is_terminal();
     let lines = fmt::layer().with_ansi(is_read_by_people).with_writer(std::io::stderr);

@@ -59,6 +59,11 @@ impl DaemonSide {
         self.doorbell.wake();
     }
 
+    /// Sets whether a holder has to earn the time for which it keeps a turn without work.
+    pub fn set_grace_earned(&self, earned: bool) {
+        self.page.earned.store(u32::from(earned), Ordering::Relaxed);
+    }
+
     /// Sets the device time that may still be in flight when a turn is released, in ns.
     pub fn set_lead(&self, lead_ns: u64) {
         self.page.lead.store(lead_ns, Ordering::Release);

@@ -96,6 +96,10 @@ impl HolderPage for HolderSide {
         self.page.unmanaged.load(Ordering::Relaxed) != 0
     }
 
+    fn is_grace_earned(&self) -> bool {
+        self.page.earned.load(Ordering::Relaxed) != 0
+    }
+
     fn lead_ns(&self) -> u64 {
         self.page.lead.load(Ordering::Relaxed)
     }

@@ -10,7 +10,7 @@ use weft_turn::{Abandoned, Demand, Grant, GrantKind, Report};
 pub use self::mapped::PageError;
 
 /// Raised with every change of the layout.
-pub const PAGE_VERSION: u32 = 6;
+pub const PAGE_VERSION: u32 = 7;
 /// In a grant's kind: [`Grant::follows`].
 const FOLLOWS: u32 = 2;
 
@@ -25,6 +25,8 @@ pub struct ControlPage {
     /// The epoch of the grant that comes soon.
     pub(crate) prepare: Cell<AtomicU64>,
     pub(crate) unmanaged: Cell<AtomicU32>,
+    /// Whether a holder has to earn the time for which it keeps a turn without work.
+    pub(crate) earned: Cell<AtomicU32>,
     pub(crate) lead: Cell<AtomicU64>,
     pub(crate) telling: Cell<AtomicU32>,
     /// The most device time in flight in ns; 0 for no such bound.
@@ -59,6 +61,7 @@ impl ControlPage {
             revoke: wide(),
             prepare: wide(),
             unmanaged: word(),
+            earned: word(),
             lead: wide(),
             telling: word(),
             slice: wide(),

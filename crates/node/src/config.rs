@@ -651,8 +651,8 @@ impl SchedulingConfig {
 impl LogConfig {
     /// Which lines are wanted.
     pub(crate) fn filter(&self) -> Targets {
-        let wanted = self.level.replace(' ', "").parse();
-        wanted.unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO))
+        let wanted = weft_api::levels::directives(&self.level).and_then(|text| text.parse().ok());
+        wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO))
     }
 
     fn check(&self) -> Result<(), String> {

@@ -20,13 +20,10 @@ use weft_api::node::Elsewhere;
 use weft_device::soft::Geometry;
 use weft_device::{BackendConfig, Capabilities, DeviceInfo};
 use weft_ring::peer;
-use weft_sched::{Config as SchedConfig, policy};
-use weft_turn::{Abandoned, Grace};
+use weft_turn::Abandoned;
 use weft_wire::handshake::Placement;
 
-use crate::config::{
-    AccountingConfig, CompilingConfig, DeviceConfig, LogConfig, NodeConfig, SlicingConfig,
-};
+use crate::config::{AccountingConfig, CompilingConfig, LogConfig, NodeConfig, SlicingConfig};
 
 pub(crate) use self::descriptors::{Descriptors, Passed};
 
@@ -199,9 +196,6 @@ pub(crate) struct Times {
     pub(crate) ring_wait_us: u64,
     /// How long an idle holder keeps the device.
     pub(crate) yield_us: u64,
-    /// Holders have to earn that.
-    #[serde(default)]
-    pub(crate) earns_grace: bool,
     /// How device time is measured.
     pub(crate) accounting: AccountingConfig,
     /// How long kernels are cut.
@@ -218,25 +212,15 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// The times that `config` sets on this device, which can do this.
-    pub(crate) fn of(config: &NodeConfig, device: &DeviceConfig, can: Capabilities) -> Self {
-        let yield_us = config.scheduling.yield_us;
-        let named = device.policy.as_deref().unwrap_or(&config.scheduling.policy);
-        let sharing = SchedConfig {
-            // A daemon with another name of one does not begin.
-            policy: policy::for_node(named).unwrap_or_default(),
-            quantum_ns: config.quantum_us(device, can) * 1000,
-            yield_ns: yield_us * 1000,
-            ..SchedConfig::default()
-        };
+    /// The times that `config` sets on a device that can do this.
+    pub(crate) fn of(config: &NodeConfig, device: Capabilities) -> Self {
         Self {
             ring_wait_us: config.scheduling.ring_wait_us,
-            yield_us,
-            earns_grace: Grace::is_earned(&sharing),
+            yield_us: config.scheduling.yield_us,
             accounting: config.scheduling.accounting,
             slicing: config.scheduling.slicing,
             compiling: config.worker.compiling,
-            kernel_ms: config.kernel_ms(can),
+            kernel_ms: config.kernel_ms(device),
             orphan_ms: config.limits.orphan_ms,
             worker_memory_bytes: config.limits.worker_memory.0,
         }

@@ -510,15 +510,7 @@ impl Core {
         if let Some(at_ns) = idle_end_ns {
             self.arm(at_ns, TimerReason::Yield);
         }
-        let prepare_ns = Self::prepare_ns(cx, vgpu, end_ns);
-        if cx.now_ns < prepare_ns {
-            self.arm(prepare_ns, TimerReason::Prepare);
-        } else {
-            let used_ns = cx.tables.session(holder).used_ns;
-            let turn_used_ns = used_ns - cx.tables.turn(holder).used_at_start_ns;
-            let rest_ns = cx.config.quantum_ns.saturating_sub(turn_used_ns);
-            self.prepare_successor(cx, holder, rest_ns);
-        }
+        self.prepare_in_time(cx, (holder, vgpu), end_ns);
     }
 
     /// Revoked holders: their successor is awake, and they are killed when they are overdue.

@@ -251,7 +251,8 @@ impl World {
         let page = self.page();
         let gate = Gate::new(page.clone());
         let meter = Meter::new(self.setup.accounting);
-        let grace = Grace::new(self.config.yield_ns, Grace::is_earned(&self.config));
+        let mut grace = Grace::new(self.config.yield_ns);
+        grace.set_earned(Grace::is_earned(&self.config));
         self.workers.push(Worker::new(vgpu, source, (Holder::new(page), meter, grace), random));
         self.books[vgpu].sessions.push(number);
         self.checks.add_session(number, vgpu);
@@ -269,6 +270,7 @@ impl World {
         let terms = Terms {
             lead_ns: lead_ns(&self.config),
             unmanaged: node.is_shared(DEVICE),
+            earned: Grace::is_earned(&self.config),
             by_wall: node.slices_wall_time(DEVICE),
         };
         PlainPage::new(terms, self.clock.shared())

@@ -50,13 +50,12 @@ pub enum Pause {
 }
 
 impl Grace {
-    /// With this yield limit, in ns, which has to be earned or has not.
+    /// With this yield limit, in ns, which need not be earned.
     #[must_use]
-    pub fn new(yield_ns: u64, is_earned: bool) -> Self {
-        let credit_ns = is_earned.then(|| most_ns(yield_ns));
+    pub fn new(yield_ns: u64) -> Self {
         Self {
             yield_ns,
-            credit_ns,
+            credit_ns: None,
             idle_since_ns: None,
             gone_since_ns: None,
             epoch: None,
@@ -70,6 +69,13 @@ impl Grace {
     #[must_use]
     pub fn is_earned(config: &Config) -> bool {
         config.policy.promises_no_waste() && config.yield_ns < config.quantum_ns
+    }
+
+    /// Whether it has to be earned, from now on: at first there is all that can be.
+    pub fn set_earned(&mut self, is_earned: bool) {
+        if is_earned != self.credit_ns.is_some() {
+            self.credit_ns = is_earned.then(|| most_ns(self.yield_ns));
+        }
     }
 
     /// Before anything is done for a grant, if there is one: all exchanges of the session's memory
@@ -192,6 +198,12 @@ mod tests {
         Some(Grant { epoch, budget_ns: BUDGET_NS, kind: GrantKind::Turn, follows })
     }
 
+    fn earned(yield_ns: u64) -> Grace {
+        let mut grace = Grace::new(yield_ns);
+        grace.set_earned(true);
+        grace
+    }
+
     /// A session whose commands all find the device free.
     #[derive(Debug)]
     struct Program {
@@ -205,7 +217,7 @@ mod tests {
 
     impl Program {
         fn new() -> Self {
-            let grace = Grace::new(YIELD_NS, true);
+            let grace = earned(YIELD_NS);
             Self { grace, now_ns: 0, in_vain_ns: 0, given_up: 0, back_in_time: 0 }
         }
 
@@ -257,7 +269,7 @@ mod tests {
         assert!(program.in_vain_ns <= CREDIT * YIELD_NS + 1_000 * 2 * US, "{program:?}");
         assert!(program.grace.ns(BUDGET_NS) <= 2 * US);
         // The control: where it need not be earned the device stands still for all of the limit.
-        program.grace = Grace::new(YIELD_NS, false);
+        program.grace = Grace::new(YIELD_NS);
         program.in_vain_ns = 0;
         for _ in 0..1_000 {
             program.step(2 * US, 1_000 * US);
@@ -288,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_turn_that_ends_by_itself_costs_nothing() {
-        let mut grace = Grace::new(YIELD_NS, true);
+        let mut grace = earned(YIELD_NS);
         for turn in 0..10 {
             let now_ns = turn * BUDGET_NS;
             assert_eq!(grace.pause(now_ns, BUDGET_NS, false), Pause::Lasts { left_ns: YIELD_NS });
@@ -309,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_turn_that_was_dear_is_kept_for_as_long_as_that_took() {
-        let mut grace = Grace::new(YIELD_NS, true);
+        let mut grace = earned(YIELD_NS);
         grace.look(None, 0);
         assert_eq!(grace.ns(BUDGET_NS), YIELD_NS);
         grace.look(grant(1, false), 2_000 * US);
@@ -354,7 +366,7 @@ mod tests {
             calls in proptest::collection::vec((0..7_u8, any::<u64>()), 1..100),
             yield_ns: u64,
         ) {
-            let mut grace = Grace::new(yield_ns, true);
+            let mut grace = earned(yield_ns);
             for (call, ns) in calls {
                 match call {
                     0 => grace.worked(ns),

@@ -404,6 +404,12 @@ impl<P: HolderPage> Holder<P> {
         self.page.is_unmanaged()
     }
 
+    /// Whether the session has to earn the time for which it keeps a turn without work.
+    #[must_use]
+    pub fn is_grace_earned(&self) -> bool {
+        self.page.is_grace_earned()
+    }
+
     /// Whether the daemon wrote something that this side has not acted on: a grant, a revocation,
     /// or that a grant comes soon. For the condition of a wait. News are over once any method that
     /// takes `&mut self` has looked at them.

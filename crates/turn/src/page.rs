@@ -93,6 +93,9 @@ pub trait HolderPage {
     fn prepared(&self) -> u64;
     /// Whether no gate applies.
     fn is_unmanaged(&self) -> bool;
+    /// Whether a holder has to earn the time for which it keeps a turn without work
+    /// ([`crate::Grace`]).
+    fn is_grace_earned(&self) -> bool;
     /// Device time that may still be in flight when a turn is released, in ns.
     fn lead_ns(&self) -> u64;
     /// The most device time that the session may have in flight, in ns: somebody who wakes waits

@@ -44,6 +44,8 @@ pub struct Terms {
     pub lead_ns: u64,
     /// No gate applies.
     pub unmanaged: bool,
+    /// Holders have to earn the time for which they keep a turn without work.
+    pub earned: bool,
     /// Turns are slices of wall time, whatever the device executes meanwhile: the competitors that
     /// know nothing of device time.
     pub by_wall: bool,
@@ -119,6 +121,10 @@ impl HolderPage for PlainPage {
 
     fn is_unmanaged(&self) -> bool {
         self.0.terms.unmanaged
+    }
+
+    fn is_grace_earned(&self) -> bool {
+        self.0.terms.earned
     }
 
     fn lead_ns(&self) -> u64 {

@@ -21,6 +21,7 @@ const GRANT_KIND: usize = 80;
 const REVOKE: usize = 88;
 const PREPARE: usize = 96;
 const UNMANAGED: usize = 104;
+const EARNED: usize = 108;
 const LEAD: usize = 112;
 const TELLING: usize = 120;
 // Written by the worker.
@@ -99,6 +100,7 @@ impl ControlPage {
             revoke: memory.cell(REVOKE)?,
             prepare: memory.cell(PREPARE)?,
             unmanaged: memory.cell(UNMANAGED)?,
+            earned: memory.cell(EARNED)?,
             lead: memory.cell(LEAD)?,
             telling: memory.cell(TELLING)?,
             slice: memory.cell(SLICE)?,

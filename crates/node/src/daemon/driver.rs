@@ -22,7 +22,7 @@ use weft_ring::WakeFlag;
 use weft_sched::{
     Config as SchedConfig, DeviceKey, Event, Node, PolicyId, SessionKey, Snapshot, VgpuKey, Weight,
 };
-use weft_turn::{Abandoned, Effect, Turns};
+use weft_turn::{Abandoned, Effect, Grace, Turns};
 
 use super::clock;
 use super::cosched::{Coscheduler, Waiters};
@@ -519,6 +519,14 @@ impl Driver {
     fn introduce(&self, page: &DaemonSide, device: &DrivenDevice) {
         page.set_lead(weft_turn::lead_ns(&device.config));
         page.set_unmanaged(self.turns.node().is_shared(device.key));
+        page.set_grace_earned(self.is_grace_earned(device));
+    }
+
+    /// Whether holders have to earn what they keep a device for without work, under its present
+    /// policy.
+    fn is_grace_earned(&self, device: &DrivenDevice) -> bool {
+        let policy = self.turns.node().policy(device.key);
+        policy.is_some_and(|policy| Grace::is_earned(&SchedConfig { policy, ..device.config }))
     }
 
     /// Ends a session. What it had in flight is charged as if it had been executed: dying before
@@ -547,13 +555,12 @@ impl Driver {
 
     fn set_policy(&mut self, device: Option<DeviceKey>, policy: PolicyId) {
         self.report_holders();
-        let all = self.devices.iter().map(|known| known.key);
-        let set: Vec<DeviceKey> = all.filter(|key| device.is_none_or(|one| one == *key)).collect();
+        let mut set = self.devices.clone();
+        set.retain(|known| device.is_none_or(|one| one == known.key));
         for device in set {
-            self.tell(Event::SetPolicy { device, policy });
-            let unmanaged = self.turns.node().is_shared(device);
-            for (_, session) in self.turns.sessions().filter(|(_, own)| own.device == device) {
-                session.gate.page().set_unmanaged(unmanaged);
+            self.tell(Event::SetPolicy { device: device.key, policy });
+            for (_, session) in self.turns.sessions().filter(|(_, own)| own.device == device.key) {
+                self.introduce(session.gate.page(), &device);
             }
         }
         self.save();

@@ -297,7 +297,7 @@ impl Daemon {
             managed_bytes,
             part: None,
             device: device.spec(),
-            times: Times::of(config, &device.config, device.info.capabilities),
+            times: Times::of(config, device.info.capabilities),
             log: config.log.clone(),
         }
     }

@@ -146,7 +146,7 @@ impl<D: Device> EventLoop<D> {
             refused: None,
             room_at_ns: None,
             front_since_ns: 0,
-            grace: Grace::new(times.yield_us * 1000, times.earns_grace),
+            grace: Grace::new(times.yield_us * 1000),
             ring_wait: Duration::from_micros(times.ring_wait_us),
             pinned_told: 0,
         }
@@ -181,6 +181,7 @@ impl<D: Device> EventLoop<D> {
         if self.may_pause() {
             self.pause()?;
         }
+        self.grace.set_earned(self.gate.is_grace_earned());
         self.grace.look(self.gate.grant(), self.link.exchanged_ns());
         self.take_commands()?;
         self.start_ready();

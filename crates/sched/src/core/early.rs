@@ -2,7 +2,7 @@
 
 use crate::key::{SessionKey, VgpuKey};
 
-use super::{Context, Core, to_signed};
+use super::{Context, Core, TimerReason, to_signed};
 
 impl Core {
     /// Charges a turn that its holder gave up early, `in_flight_ns` of its work still to come, for
@@ -40,13 +40,31 @@ impl Core {
         switch_ns.min(left_ns - charge_ns)
     }
 
-    /// When the successor of a vGPU's turn is told to be awake that ends at `end_ns` at the latest.
-    /// Who wastes turns gives them up long before that, and the device would wait for whoever is
-    /// woken only then.
-    pub(super) fn prepare_ns(cx: &mut Context<'_>, vgpu: VgpuKey, end_ns: u64) -> u64 {
-        if cx.tables.waste(vgpu).is_high(cx.now_ns) {
-            return cx.now_ns;
+    /// Has the successor be awake when the turn ends, at `end_ns` at the latest. Who wastes turns
+    /// gives them up long before that, and the device would wait for whoever is woken only then: so
+    /// its successor is told as the turn begins, and again in time, since who is told is awake for a
+    /// moment only.
+    pub(super) fn prepare_in_time(
+        &mut self,
+        cx: &mut Context<'_>,
+        (holder, vgpu): (SessionKey, VgpuKey),
+        end_ns: u64,
+    ) {
+        let prepare_ns = end_ns.saturating_sub(cx.config.prepare_lead_ns);
+        let is_early = cx.now_ns < prepare_ns;
+        if is_early {
+            self.arm(prepare_ns, TimerReason::Prepare);
+            let begins = cx.tables.turn(holder).start_ns == cx.now_ns;
+            if !begins || !cx.tables.waste(vgpu).is_high(cx.now_ns) {
+                return;
+            }
         }
-        end_ns.saturating_sub(cx.config.prepare_lead_ns)
+        let used_ns = cx.tables.session(holder).used_ns;
+        let turn_used_ns = used_ns - cx.tables.turn(holder).used_at_start_ns;
+        let rest_ns = cx.config.quantum_ns.saturating_sub(turn_used_ns);
+        self.prepare_successor(cx, holder, rest_ns);
+        if is_early {
+            self.prepared = None;
+        }
     }
 }

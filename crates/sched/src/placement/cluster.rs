@@ -128,7 +128,7 @@ impl Cluster {
     }
 
     /// Measures fragmentation on this mix from here on. Nothing is known of hosts' ranks by it: the
-    /// next decision for each shape of request ranks all hosts. [`Self::learn`] has no such costs.
+    /// next decision for each shape of request ranks hosts anew. [`Self::learn`] has no such costs.
     pub fn set_mix(&mut self, mut mix: Mix) {
         mix.fill(usize::MAX);
         self.mix = mix;

@@ -155,6 +155,13 @@ fn the_successor_of_who_wastes_its_turns_is_awake_when_they_begin() {
         feed(&mut node, now_ns, runnable(A));
     }
     assert_eq!(at_once, [false, false, false, false, false, false, true, true]);
+    // One of A's turns lasts after all: B, which is awake for a moment only, is told again.
+    (now_ns, used_ns) = (now_ns + 6 * MS, used_ns + 5_900 * US);
+    let begun = feed(&mut node, now_ns, released(B, 17, used_ns, 0));
+    let prepare = Action::Prepare { session: B, device: D };
+    assert!(begun.contains(&grant(A, 18, 6 * MS)) && begun.contains(&prepare), "{begun:?}");
+    let later = feed(&mut node, now_ns + 5_800 * US, Event::Timer);
+    assert!(later.contains(&prepare), "{later:?}");
 }
 
 #[test]

@@ -75,8 +75,8 @@ pub(super) struct Sides {
     pub(super) robbed: f64,
 }
 
-/// What became of it beside an honest competitor and, right before or after that, beside the
-/// attacker or what stands in its place.
+/// What became of it beside an honest competitor and, in the same round, beside the attacker or
+/// what stands in its place.
 pub(super) struct Rounds(Vec<(Outcome, Outcome)>);
 
 impl Rounds {
