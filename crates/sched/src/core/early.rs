@@ -41,9 +41,9 @@ impl Core {
     }
 
     /// Has the successor be awake when the turn ends, at `end_ns` at the latest. Who wastes turns
-    /// gives them up long before that, and the device would wait for whoever is woken only then: so
-    /// its successor is told as the turn begins, and again in time, since who is told is awake for a
-    /// moment only.
+    /// gives them up long before that, and the device would wait for whoever is woken only then:
+    /// so its successor is told as the turn begins, and again in time, since who is told is awake
+    /// for a moment only.
     pub(super) fn prepare_in_time(
         &mut self,
         cx: &mut Context<'_>,
