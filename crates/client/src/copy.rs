@@ -354,8 +354,8 @@ impl Client {
     }
 }
 
-/// Bytes of a pinned copy that go with one command where the worker is on another host, and this one
-/// has few processors.
+/// Bytes of a pinned copy that go with one command where the worker is on another host, and this
+/// one has few processors.
 const FAR_BYTES: u64 = 4 << 20;
 
 impl StreamState {

@@ -36,7 +36,8 @@ impl<W> Duty<W> {
             let taken = Taken(&self.is_taken);
             let mut held = self.hold();
             let flow = work(&mut held);
-            // In this order: whoever comes after a [`Self::hold`] that waited for this finds it free.
+            // In this order: whoever comes after a [`Self::hold`] that waited for this finds it
+            // free.
             drop(taken);
             drop(held);
             if let ControlFlow::Break(ended) = flow {

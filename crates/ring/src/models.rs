@@ -434,8 +434,8 @@ fn models_duty() {
     });
 }
 
-/// Who breaks off for want of a connection and who brings one miss nothing of each other: what was to
-/// be sent is sent by one of them.
+/// Who breaks off for want of a connection and who brings one miss nothing of each other: what was
+/// to be sent is sent by one of them.
 #[test]
 fn models_a_duty_that_breaks_off() {
     loom::model(|| {
