@@ -306,10 +306,12 @@ fn close(client: &mut Client, listed: &[VgpuReport]) -> Result<Closed, Failure> 
             }
             Ok(other) => {
                 let words = format!("the node answers the end of a vGPU with {other:?}");
-                failed = failed.or(Some(Failure::permanent(words)));
+                failed.get_or_insert(Failure::permanent(words));
             }
             // One that does not end keeps no other.
-            Err(error) => failed = failed.or(Some(error.into())),
+            Err(error) => {
+                failed.get_or_insert_with(|| error.into());
+            }
         }
     }
     Ok((used, failed))
