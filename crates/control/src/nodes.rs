@@ -306,7 +306,7 @@ fn close(client: &mut Client, listed: &[VgpuReport]) -> Result<Closed, Failure> 
             }
             Ok(other) => {
                 let words = format!("the node answers the end of a vGPU with {other:?}");
-                failed.get_or_insert(Failure::permanent(words));
+                failed.get_or_insert_with(|| Failure::permanent(words));
             }
             // One that does not end keeps no other.
             Err(error) => {
