@@ -51,20 +51,21 @@ impl Core {
         end_ns: u64,
     ) {
         let prepare_ns = end_ns.saturating_sub(cx.config.prepare_lead_ns);
-        let is_early = cx.now_ns < prepare_ns;
-        if is_early {
+        if cx.now_ns < prepare_ns {
             self.arm(prepare_ns, TimerReason::Prepare);
-            let begins = cx.tables.turn(holder).start_ns == cx.now_ns;
-            if !begins || !cx.tables.waste(vgpu).is_high(cx.now_ns) {
+            let awake_ns = cx.tables.turn(holder).start_ns.saturating_add(cx.config.yield_ns);
+            if cx.now_ns >= awake_ns {
+                self.prepared = None;
                 return;
             }
+            if !cx.tables.waste(vgpu).is_high(cx.now_ns) {
+                return;
+            }
+            self.arm(awake_ns, TimerReason::Prepare);
         }
         let used_ns = cx.tables.session(holder).used_ns;
         let turn_used_ns = used_ns - cx.tables.turn(holder).used_at_start_ns;
         let rest_ns = cx.config.quantum_ns.saturating_sub(turn_used_ns);
         self.prepare_successor(cx, holder, rest_ns);
-        if is_early {
-            self.prepared = None;
-        }
     }
 }

@@ -160,6 +160,9 @@ fn the_successor_of_who_wastes_its_turns_is_awake_when_they_begin() {
     let begun = feed(&mut node, now_ns, released(B, 17, used_ns, 0));
     let prepare = Action::Prepare { session: B, device: D };
     assert!(begun.contains(&grant(A, 18, 6 * MS)) && begun.contains(&prepare), "{begun:?}");
+    assert_eq!(begun.last(), Some(&timer(now_ns + 100 * US, TimerReason::Prepare)));
+    let asleep = feed(&mut node, now_ns + 100 * US, Event::Timer);
+    assert!(!asleep.contains(&prepare), "{asleep:?}");
     let later = feed(&mut node, now_ns + 5_800 * US, Event::Timer);
     assert!(later.contains(&prepare), "{later:?}");
 }
