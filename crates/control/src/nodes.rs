@@ -556,20 +556,29 @@ mod tests {
         thread.join().unwrap();
     }
 
-    /// What it has used is not known: it stays, and is closed again later.
+    /// What it has used is not known: it stays, and is closed again later. Others go.
     #[test]
-    fn a_vgpu_whose_sessions_do_not_end_is_not_removed() {
+    fn a_vgpu_whose_sessions_do_not_end_is_not_removed_and_keeps_no_other() {
         let scratch = tempfile::tempdir().unwrap();
         let socket = scratch.path().join("admin.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let words = "the sessions of vGPU `b` do not end; it stays, ask again";
+        let words = "the sessions of vGPU `a` do not end; it stays, ask again";
         let refused = Answer::Error { message: words.to_owned() };
-        let answers = vec![vec![there(&[("a", 6), ("b", 8)]), closed("a", 7), refused]];
-        let thread = std::thread::spawn(move || node(&listener, answers));
+        let listed = there(&[("a", 6), ("b", 8)]);
+        let answers = vec![listed, refused, closed("b", 9), Answer::Done];
+        let thread = std::thread::spawn(move || {
+            let (asked, _) = answered(&listener, &answers);
+            assert!(asked[3].contains("remove") && asked[3].contains("\"b\""), "{asked:?}");
+        });
         let (admin, names) = (socket.to_str().unwrap(), ["a".to_owned(), "b".to_owned()]);
-        let inside = || panic!("one is gone");
-        let failure = Sockets.revoke(admin, &names, &|_| panic!("nothing is final"), &inside);
+        let kept = Mutex::new(Vec::new());
+        let keep = |used: &[(String, u64)]| {
+            kept.lock().unwrap().extend_from_slice(used);
+            Ok(())
+        };
+        let failure = Sockets.revoke(admin, &names, &keep, &|| {});
         assert_eq!(failure.unwrap_err(), Failure::permanent(words));
+        assert_eq!(*kept.lock().unwrap(), [("b".to_owned(), 9)]);
         thread.join().unwrap();
     }
 }
