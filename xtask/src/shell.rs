@@ -1,5 +1,6 @@
 //! Running other programs, with errors that name them.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -40,7 +41,37 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// This cargo.
+/// This cargo, as a shell starts it: without what `cargo xtask` says of xtask's own package, which
+/// build scripts ask for, so that cargo would build anew what they are of, and all that uses it.
 pub(crate) fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        if is_of_a_package(&name) {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
+}
+
+/// Whether cargo sets this variable for the package that it builds or runs.
+fn is_of_a_package(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_is_not_told_of_this_package() {
+        let cargo = cargo();
+        let removed: Vec<_> = cargo.get_envs().filter(|(_, value)| value.is_none()).collect();
+        let of_here = std::env::vars_os().filter(|(name, _)| is_of_a_package(name)).count();
+        assert!(of_here > 0, "a test is run by cargo, which tells it of its package");
+        assert_eq!(removed.len(), of_here, "{removed:?}");
+        assert!(is_of_a_package("CARGO_PKG_NAME".as_ref()));
+        assert!(is_of_a_package("CARGO_MANIFEST_DIR".as_ref()));
+        assert!(!is_of_a_package("CARGO_TARGET_DIR".as_ref()), "that is for whoever builds");
+    }
 }
