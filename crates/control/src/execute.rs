@@ -133,20 +133,21 @@ impl World {
     }
 
     fn act(&self, instance: &InstanceRow, step: Step) -> Finding {
-        let cgpus = self.store.instance_cgpus(&instance.id)?;
+        // Not of a VM that is asked again and again whether it has booted.
+        let cgpus = || self.store.instance_cgpus(&instance.id);
         match step {
-            Step::Address => self.address(instance, &cgpus),
-            Step::Sign => self.sign(instance, &cgpus),
-            Step::Grant => self.grant(instance, &cgpus),
-            Step::Create => self.create(instance, &cgpus),
+            Step::Address => self.address(instance, &cgpus()?),
+            Step::Sign => self.sign(instance, &cgpus()?),
+            Step::Grant => self.grant(instance, &cgpus()?),
+            Step::Create => self.create(instance, &cgpus()?),
             Step::Port => self.port(instance),
             Step::Rules => {
                 self.ensure_served(instance)?;
-                self.endpoint.put(&instance.id, &self.rows(instance, &cgpus)?)?;
+                self.endpoint.put(&instance.id, &self.rows(instance, &cgpus()?)?)?;
                 Ok(Some(Effects::default()))
             }
             Step::Active => self.active(instance),
-            Step::Confirm => self.confirm(instance, &cgpus),
+            Step::Confirm => self.confirm(instance, &cgpus()?),
             Step::Unrule => match self.withdraw(instance) {
                 Err(failure) if !failure.is_away || self.endpoint_of(instance)?.is_some() => {
                     Err(failure)
@@ -154,7 +155,7 @@ impl World {
                 // What was taken out of service while it was away is not waited for.
                 Ok(()) | Err(_) => Ok(Some(Effects::default())),
             },
-            Step::Revoke => self.revoke(&cgpus),
+            Step::Revoke => self.revoke(&cgpus()?),
             Step::Terminate => {
                 let is_gone = self.provisioner.terminate(&instance.id)?;
                 Ok(is_gone.then(Effects::default))

@@ -29,8 +29,9 @@ const STREAM: Duration = Duration::from_millis(150);
 const WARM: Duration = Duration::from_millis(30);
 
 /// Windows; the paths take turns. Many short ones: what disturbs a stream lasts for longer than a
-/// turn, and is then in all of its windows.
-const WINDOWS: usize = 41;
+/// turn, and is then in all of its windows. A stream's rate differs by some percent from one to the
+/// next all the same, and what is asked is whether rules take seven.
+const WINDOWS: usize = 121;
 
 /// A connection that is not let through is given up after this time.
 const REFUSED_AFTER: Duration = Duration::from_millis(1_500);
@@ -231,7 +232,7 @@ fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Measures; takes about a minute, and several where others work. With a folder of programs, also
+/// Measures; takes about three minutes, and more where others work. With a folder of programs, also
 /// what the end of a grant takes for one of them.
 ///
 /// # Errors
@@ -318,6 +319,7 @@ fn document(paths: &[Seen; 5], changes: &Changes) -> Figures {
         ("plain_gbit_s", rates[0].1),
         ("plain_gbit_s_spread", rates[0].0),
         ("nat_rtt_add_us", nat_us - plain_us),
+        ("endpoint_throughput_loss_pct_error", one_loss.error),
         ("endpoint_throughput_loss_pct_lower_quartile", one_loss.lower),
         ("endpoint_throughput_loss_pct_upper_quartile", one_loss.upper),
         ("nat_throughput_loss_pct", nat_loss.middle),
@@ -336,11 +338,17 @@ fn document(paths: &[Seen; 5], changes: &Changes) -> Figures {
     Figures { controls, ..Figures::new("endpoint", "real".to_owned(), window, figures) }
 }
 
+/// A median's standard error is 1.25 standard deviations over the root of the number, and quartiles
+/// are 1.35 standard deviations apart.
+const OF_QUARTILES: f64 = 0.93;
+
 /// What part of a stream was lost, %, over all turns.
 struct Loss {
     lower: f64,
     middle: f64,
     upper: f64,
+    /// The middle one's standard error, as of normal noise with these quartiles.
+    error: f64,
 }
 
 /// Each window of a path against the plain one's of the same turn.
@@ -349,7 +357,10 @@ fn losses(path: &Seen, plain: &Seen) -> Loss {
     let mut all: Vec<f64> = pairs.map(|(rate, plain)| (1.0 - rate / plain) * 100.0).collect();
     let middle = median(&mut all);
     let at = |index: usize| all.get(index).copied().unwrap_or(f64::NAN);
-    Loss { lower: at(all.len() / 4), middle, upper: at(all.len() * 3 / 4) }
+    let (lower, upper) = (at(all.len() / 4), at(all.len() * 3 / 4));
+    #[expect(clippy::cast_precision_loss, reason = "some hundred windows")]
+    let error = OF_QUARTILES * (upper - lower) / (all.len() as f64).sqrt();
+    Loss { lower, middle, upper, error }
 }
 
 /// The longest less the shortest.
@@ -417,5 +428,15 @@ mod tests {
         let changes = ["put_ms", "put_10k_ms", "resync_10k_ms", "cut_ms"].map(figure);
         assert_eq!(changes, [60.0, 400.0, 300.0, 70.0]);
         assert!(found.controls["relay_rtt_add_us"] > figure("endpoint_rtt_add_us"));
+        assert_eq!(found.controls["endpoint_throughput_loss_pct_error"], 0.0, "all alike");
+    }
+
+    #[test]
+    fn a_loss_says_by_how_much_it_may_be_off() {
+        let seen = |gbit_s: [f64; 8]| Seen { gbit_s: gbit_s.to_vec(), ..Seen::default() };
+        let plain = seen([10.0; 8]);
+        let noisy = losses(&seen([9.0, 9.1, 8.9, 9.2, 8.8, 9.3, 8.7, 9.0]), &plain);
+        let noisier = losses(&seen([9.0, 9.2, 8.8, 9.4, 8.6, 9.6, 8.4, 9.0]), &plain);
+        assert!(noisy.error > 0.0 && (noisier.error / noisy.error - 2.0).abs() < 1e-9);
     }
 }
