@@ -85,7 +85,12 @@ static inline CUfunction load_kernel(CUmodule *module, const char *ptx, const ch
         fprintf(stderr, "%s\n", log);
     CHECK(result);
     CUfunction function;
-    CHECK(cuModuleGetFunction(&function, *module, name));
+    result = cuModuleGetFunction(&function, *module, name);
+    if (result == CUDA_ERROR_NOT_FOUND) {
+        fprintf(stderr, "this program's module has no kernel `%s`\n", name);
+        exit(2);
+    }
+    CHECK(result);
     return function;
 }
 

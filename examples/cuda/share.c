@@ -4,12 +4,13 @@
 //   share KERNEL SECONDS [--sync] [--sleep PERCENT] [--count N] [--start AT] [--window SECONDS]
 //         [--graph N] [--ex]
 //
-// --sync waits after every launch instead of keeping 16 batches of about 1 ms in flight. --sleep
-// idles that share of the time. --count stops after N launches instead of SECONDS. --start waits
-// until that moment (CLOCK_MONOTONIC, seconds), so that several tenants begin together; with `-` it
-// prints a line when it is ready and reads the moment from standard input. --window prints how many
-// launches completed in each window as it passes. --graph launches graphs of N kernels instead, --ex
-// uses cuLaunchKernelEx. One JSON line at the end.
+// KERNEL is step_21us, step_46us, step_51us, step_102us, step_133us, step_172us, step_207us,
+// step_285us, step_377us or step_391us (kernels/share.ptx). --sync waits after every launch instead of
+// keeping 16 batches of about 1 ms in flight. --sleep idles that share of the time. --count stops
+// after N launches instead of SECONDS. --start waits until that moment (CLOCK_MONOTONIC, seconds), so
+// that several tenants begin together; with `-` it prints a line when it is ready and reads the moment
+// from standard input. --window prints how many launches completed in each window as it passes.
+// --graph launches graphs of N kernels instead, --ex uses cuLaunchKernelEx. One JSON line at the end.
 #include "common.h"
 
 EMBED(share_ptx, "kernels/share.ptx");

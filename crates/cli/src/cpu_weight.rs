@@ -289,6 +289,7 @@ mod tests {
             memory_used_bytes: 0,
             pinned_bytes: 0,
             state: VgpuState::Idle,
+            is_closing: false,
             sessions,
             programs: Vec::new(),
             processes: Vec::new(),

@@ -341,6 +341,7 @@ pub(crate) fn class(vgpu: &VgpuReport) -> String {
 /// The state of a vGPU, or why it does not have more of its device.
 pub(crate) fn doing(share: &Share) -> &'static str {
     match share {
+        Share { is_closing: true, .. } => "closing",
         Share { capped: true, .. } => "capped",
         share => state(share.state),
     }

@@ -494,6 +494,9 @@ pub struct VgpuReport {
     pub pinned_bytes: u64,
     /// What it is doing.
     pub state: VgpuState,
+    /// It is being removed, and gets no session any more.
+    #[serde(default)]
+    pub is_closing: bool,
     /// Sessions now.
     pub sessions: u32,
     /// Programs of the sessions, with their process ids.

@@ -291,6 +291,7 @@ fn report(name: &str, SimulatedVgpu { memory_bytes, used_ns }: SimulatedVgpu) ->
         memory_used_bytes: 0,
         pinned_bytes: 0,
         state: VgpuState::Detached,
+        is_closing: false,
         sessions: 0,
         programs: Vec::new(),
         processes: Vec::new(),

@@ -19,6 +19,8 @@ pub struct Share {
     pub weight: u32,
     /// Its state at the end of the window.
     pub state: VgpuState,
+    /// It is being removed, and gets no session any more.
+    pub is_closing: bool,
     /// Device time used in the window.
     pub used_ns: u64,
     /// Part of all that was used in the window, 0–1.
@@ -103,6 +105,7 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
             vgpu: vgpu.name.clone(),
             weight: vgpu.weight,
             state: vgpu.state,
+            is_closing: vgpu.is_closing,
             used_ns: used,
             measured,
             expected: of(vgpu, &expected),
@@ -170,6 +173,7 @@ mod tests {
             memory_used_bytes: 0,
             pinned_bytes: 0,
             state,
+            is_closing: false,
             sessions: 1,
             programs: Vec::new(),
             processes: Vec::new(),

@@ -552,6 +552,7 @@ impl Daemon {
                         .unwrap_or_else(|| self.config.scheduling.user_weight(payer)),
                     tenant_cap_ppm: self.user_cap(payer).filter(|_| by_user),
                     cap_part_ppm: self.cap_part_ppm(&tables, vgpu),
+                    is_closing: tables.is_being_removed(&vgpu.name),
                     ..report(vgpu, &sessions, &view, self.memory_of(&tables, vgpu))
                 }
             })
@@ -654,6 +655,7 @@ fn report(
         memory_used_bytes: memory.map_or(0, |memory| memory.used_bytes(vgpu.key)),
         pinned_bytes: processes.iter().map(|process| process.pinned_bytes).sum(),
         state,
+        is_closing: false,
         sessions: u32::try_from(sessions.len()).unwrap_or(u32::MAX),
         programs: processes.iter().map(ToString::to_string).collect(),
         processes,

@@ -55,7 +55,7 @@ pub(crate) struct DrivenDevice {
 /// so long and no longer.
 const ORDERS_MAX: usize = 16;
 
-/// While something happens, the state is saved this often.
+/// What has happened is saved so long after it at the latest, and so often at most.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
 /// What other threads want of the driver.
@@ -371,9 +371,6 @@ impl Driver {
             if self.keep_time() {
                 continue;
             }
-            if self.saved.elapsed() >= SAVE_EVERY {
-                self.save();
-            }
             if let Some(Order::Stop) = self.sleep() {
                 break;
             }
@@ -393,8 +390,9 @@ impl Driver {
         let next_ns = due_ns.into_iter().flatten().min();
         let limit =
             next_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::now_ns()).max(1)));
-        // What was recorded is not kept back by a long sleep.
-        let limit = [limit, self.witness.flush_if_old()].into_iter().flatten().min();
+        // What was recorded is not kept back by a long sleep, nor what has happened.
+        let kept_back = [self.witness.flush_if_old(), self.save_if_old()];
+        let limit = kept_back.into_iter().chain([limit]).flatten().min();
         let orders = &self.orders;
         // A timeout is the timer; the loop looks at everything anyway.
         let woken = self.page.wait(Duration::ZERO, limit, || orders.try_recv().ok());
@@ -712,8 +710,22 @@ impl Driver {
         }
     }
 
+    /// Saves what has happened if the last time is a while ago; how long until then if not.
+    fn save_if_old(&mut self) -> Option<Duration> {
+        if !self.witness.is_unsaved() {
+            return None;
+        }
+        let left = SAVE_EVERY.saturating_sub(self.saved.elapsed());
+        if left.is_zero() {
+            self.save();
+            return None;
+        }
+        Some(left)
+    }
+
     fn save(&mut self) {
         self.saved = Instant::now();
+        self.witness.saved();
         self.saver.schedule(Schedule {
             core: self.turns.node().snapshot(),
             sessions: self.sessions.iter().map(|(key, session)| (*key, session.id)).collect(),

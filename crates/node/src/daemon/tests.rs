@@ -62,7 +62,12 @@ impl Fixture {
     /// Ends the daemon; what it saved last of its scheduling.
     pub(super) fn end(mut self) -> Schedule {
         self.stop();
-        persist::read_schedule(&self.dir.path().join("schedule.json")).unwrap()
+        self.saved().unwrap()
+    }
+
+    /// What it has saved of its scheduling, if anything.
+    fn saved(&self) -> Option<Schedule> {
+        persist::read_schedule(&self.dir.path().join("schedule.json"))
     }
 
     fn stop(&mut self) {
@@ -81,4 +86,17 @@ impl Drop for Fixture {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Not only what is followed by something else: whoever kills the daemon then loses nothing of it.
+#[test]
+fn what_has_happened_is_saved_though_nothing_more_happens() {
+    let node = Fixture::new(&[]);
+    let reserved = node.reservation(ALICE, "x").unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while node.saved().is_none_or(|schedule| schedule.core.vgpus.is_empty()) {
+        assert!(Instant::now() < deadline, "its vGPU is not in what is saved");
+        thread::yield_now();
+    }
+    drop(reserved);
 }

@@ -108,9 +108,9 @@ impl View {
 
     /// The empty GPU for an exclusive cGPU: the smallest that will do.
     fn whole(&self, memory: u64) -> Option<usize> {
-        let fits =
-            |gpu: &usize| self.rooms[*gpu] == self.capacities[*gpu] && self.rooms[*gpu] >= memory;
-        (0..self.gpus).filter(fits).min_by_key(|gpu| self.capacities[*gpu])
+        let gpus = self.rooms().iter().zip(self.capacities()).enumerate();
+        let fits = gpus.filter(|(_, gpu)| Self::is_empty(*gpu) && *gpu.1 >= memory);
+        fits.min_by_key(|(_, (_, capacity))| **capacity).map(|(gpu, _)| gpu)
     }
 
     /// Whether the GPUs have room for the request.

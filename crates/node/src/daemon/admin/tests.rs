@@ -126,7 +126,7 @@ fn what_a_closed_vgpu_has_used_is_final_and_it_gets_no_session_until_it_is_remov
     drop(tables);
     let used = |answer: &Answer| {
         let Answer::Vgpu(report) = answer else { panic!("{answer:?}") };
-        assert_eq!((report.name.as_str(), report.sessions), ("x", 0));
+        assert_eq!((report.name.as_str(), report.sessions, report.is_closing), ("x", 0, true));
         report.used_ns
     };
     assert_eq!(used(&thread.join().unwrap()), 7);

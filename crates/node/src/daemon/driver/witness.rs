@@ -19,6 +19,8 @@ pub(super) struct Witness {
     /// Records that recordings lost which are over.
     lost: u64,
     responses: ResponseTimes,
+    /// The core is other than when it was last saved.
+    is_unsaved: bool,
 }
 
 impl Witness {
@@ -60,6 +62,16 @@ impl Witness {
         self.responses.stands(node, session, clock::now_ns());
     }
 
+    /// Whether the core is other than when it was last saved.
+    pub(super) fn is_unsaved(&self) -> bool {
+        self.is_unsaved
+    }
+
+    /// The core is saved as it is.
+    pub(super) fn saved(&mut self) {
+        self.is_unsaved = false;
+    }
+
     /// Records that were ever lost.
     pub(super) fn lost_ever(&self) -> u64 {
         self.recorders.values().map(Recorder::lost_ever).sum::<u64>() + self.lost
@@ -72,6 +84,7 @@ impl Host for Witness {
     }
 
     fn decided(&mut self, decision: &Decision<'_>) {
+        self.is_unsaved = true;
         match decision.result {
             // A saved state knows the sessions that were adopted.
             Ok(()) | Err(EventError::SessionExists(_)) => {}
