@@ -98,14 +98,7 @@ const NAMES: &[(&str, &[&str])] = &[
 
 /// Of these, benchmarks that have them since their stored document was made. Whoever stores it anew
 /// takes them off.
-const LATER: &[(&str, &[&str])] = &[
-    ("real/call", &["sync_over_line_exchange"]),
-    (
-        "real/copy",
-        &["pageable_1m_over_memcpy", "pageable_64k_over_memcpy", "pinned_64k_over_memcpy"],
-    ),
-    ("real/overhead", &["trap_model_21us"]),
-];
+const LATER: &[(&str, &[&str])] = &[("real/overhead", &["trap_model_21us"])];
 
 /// And those that no benchmark has.
 const NOWHERE: &[(&str, &[&str])] =
