@@ -352,11 +352,11 @@ pub(crate) struct VgpuSettings {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct BoundSettings {
     /// The most of the device that it may use, even if nobody else wants it, such as 25% or none.
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub(crate) cap: Option<weft_node::config::CapSetting>,
     /// Make it user-facing: its work should be done within this time, such as 200ms, and goes
     /// before batch work while its weight allows; none makes it batch. For administrators.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) sla: Option<weft_node::config::SlaSetting>,
 }
 
@@ -654,7 +654,13 @@ pub(crate) struct SimOptions {
           value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub(crate) devices: u32,
     /// SLA of their user-facing tasks, such as 10s.
-    #[arg(long, value_name = "TIME", requires = "jobs", default_value = "200ms")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        requires = "jobs",
+        default_value = "200ms",
+        allow_hyphen_values = true
+    )]
     pub(crate) sla: weft_node::config::SlaSetting,
     /// Pods of Alibaba's GPU trace (`openb_pod_list_default.csv`), for `gsaas`.
     #[arg(long, value_name = "FILE", requires = "nodes")]

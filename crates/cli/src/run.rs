@@ -50,7 +50,8 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
             if options.no_spawn {
                 return Err(error.into());
             }
-            return run_with_own_daemon(options);
+            let named = sockets.is_flag().then_some(config.sockets.runtime_dir.as_path());
+            return run_with_own_daemon(named, options);
         }
         Err(error) => return Err(error.into()),
     };
@@ -184,14 +185,15 @@ fn vgpus_of(options: &RunOptions) -> Vec<String> {
 }
 
 /// The daemon ends with this process, which becomes the program: signals, exit code and terminal
-/// are the program's own.
-fn run_with_own_daemon(options: &RunOptions) -> Result<ExitCode> {
+/// are the program's own. Where a node was said to be, `named`, there is none.
+fn run_with_own_daemon(named: Option<&Path>, options: &RunOptions) -> Result<ExitCode> {
     if let Some(device) = &options.device {
         DeviceName::parse(device)?;
     }
     let device = options.device.as_deref().unwrap_or("the software GPU");
+    let place = named.map_or_else(String::new, |dir| format!(" in {}", dir.display()));
     output::note(&format!(
-        "weft: no node daemon is running; starting one for this run, on {device}"
+        "weft: no node daemon is running{place}; starting one for this run, on {device}"
     ));
     let directory = daemon::own_directory()?;
     let mut launcher =

@@ -28,6 +28,7 @@ mod size;
 mod sla;
 mod tenants;
 mod text;
+mod worker;
 
 pub use cap::CapSetting;
 pub use choices::{
@@ -44,6 +45,7 @@ pub use size::ByteSize;
 pub use sla::SlaSetting;
 pub use tenants::{Member, Members};
 pub use weft_wire::name::{NAME_RULE, is_vgpu_name};
+pub use worker::WorkerConfig;
 
 /// Lowest and highest weight of a vGPU.
 pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=10_000;
@@ -229,17 +231,6 @@ pub struct LimitsConfig {
     pub users: BTreeMap<String, UserLimitsConfig>,
 }
 
-/// The processes that execute.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct WorkerConfig {
-    /// User and group of the first worker; each has a number of its own from here on. Only a
-    /// daemon that is root can give them; 0 leaves workers the daemon's user.
-    pub user: u32,
-    /// What compiling modules may take of others; the default bounds it.
-    pub compiling: CompilingConfig,
-}
-
 /// The record of all that the scheduling core was told and answered.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -372,13 +363,6 @@ impl Default for LimitsConfig {
 impl Default for JournalConfig {
     fn default() -> Self {
         Self { dir: None, max_bytes: ByteSize(256 << 20), files: 8 }
-    }
-}
-
-impl Default for WorkerConfig {
-    fn default() -> Self {
-        // Nobody's: between what containers and what the system hand out.
-        Self { user: 1_900_000_000, compiling: CompilingConfig::default() }
     }
 }
 
@@ -555,6 +539,7 @@ impl NodeConfig {
         self.log.check().map_err(|message| invalid(&message))?;
         pool::check_all(&self.pools, &self.devices)?;
         self.check_paths()?;
+        self.worker.check().map_err(|message| invalid(&message))?;
         let scheduling = &self.scheduling;
         for (user, weight) in &scheduling.users {
             let key = format!("scheduling.users.{user}");
@@ -672,15 +657,6 @@ impl LogConfig {
             "log.level (WEFT_LOG): `{wrong}` is not a level; one of off, error, warn, info, debug, \
              trace, or TARGET=LEVEL for a part, such as weft_node::daemon=debug,info"
         ))
-    }
-}
-
-impl WorkerConfig {
-    /// The user that the worker of a session becomes; `None` when it stays what it is.
-    #[must_use]
-    pub fn user_of(&self, session: u32) -> Option<u32> {
-        let may = rustix::process::geteuid().is_root() && self.user != 0;
-        may.then(|| self.user.saturating_add(session))
     }
 }
 

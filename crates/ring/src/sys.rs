@@ -16,7 +16,8 @@ pub(crate) fn thread_id() -> u32 {
 }
 
 /// The processor that the calling thread runs on, counted from 1; 0 where nobody knows.
-pub(crate) fn processor() -> u32 {
+#[must_use]
+pub fn processor() -> u32 {
     if cfg!(miri) {
         return 0;
     }

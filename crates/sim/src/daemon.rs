@@ -116,6 +116,7 @@ impl World {
                 let now_ns = self.clock.now_ns;
                 self.checks.violated(|| format!("at {now_ns} ns: {session} would be killed"));
             }
+            Effect::Prepared { .. } => {}
             Effect::Timer => {
                 if let Some(at_ns) = self.turns.timer_ns() {
                     // A timer that is long ago is due at once; others end late.

@@ -63,6 +63,11 @@ pub enum Effect {
         /// Which.
         session: SessionKey,
     },
+    /// A session was told to be ready for the turn after this one.
+    Prepared {
+        /// Which.
+        session: SessionKey,
+    },
     /// The turn of an interactive vGPU begins (FairGV, Algorithm 3).
     Interactive {
         /// Its session.
@@ -399,6 +404,7 @@ impl<P: DaemonPage> Turns<P> {
             Action::Prepare { session, .. } => {
                 if let Some(entry) = self.sessions.get(&session) {
                     entry.gate.prepare();
+                    self.effects.push(Effect::Prepared { session });
                 }
             }
             Action::Wake { session, .. } => self.effects.push(Effect::Interactive { session }),

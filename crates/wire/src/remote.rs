@@ -9,7 +9,6 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt::Write as _;
 
 use crate::codec::{DecodeError, EncodeError, Field, Reader, Writer, decode_all, message};
 use crate::handshake::{HelloBody, MAGIC, PROTOCOL_VERSION, Welcome};
@@ -288,14 +287,13 @@ impl Grant {
     }
 }
 
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
 /// Two digits a byte.
 #[must_use]
 pub fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
 
 /// The bytes; `None` for anything but pairs of digits.

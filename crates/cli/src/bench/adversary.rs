@@ -26,7 +26,7 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use weft_node::admin::{Stats, VgpuReport};
 
-use self::attacks::{ATTACKS, Attack, HONEST, StandIn};
+use self::attacks::{ATTACKS, Attack, HONEST, NOBODY_FIRST, StandIn};
 use self::losses::{Outcome, Rounds};
 use self::summary::{OF_ALL, OF_EACH, OF_REAL, Summary, tell_stand_in};
 use super::Context;
@@ -188,6 +188,7 @@ impl Bench<'_> {
         let mut settings = attack.settings.to_vec();
         if side == Side::Control {
             settings.extend_from_slice(attack.control);
+            settings.extend_from_slice(NOBODY_FIRST);
         }
         let host = Host::node_with(attack.paced.then_some(MODEL), &settings)?;
         if attack.users > 0 {

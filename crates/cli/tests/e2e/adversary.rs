@@ -241,7 +241,8 @@ struct RealAttack {
     arguments: &'static [&'static str],
     /// It leaves the victim more than this part of its fair share.
     kept: f64,
-    /// What takes the defence away, and less than what it leaves the victim then.
+    /// What takes the defence away, beside that nobody goes before programs, and less than what it
+    /// leaves the victim then.
     control: (&'static str, f64),
     /// Its longest operation that cannot be cut, in kernels of the victim.
     uncut_kernels: f64,
@@ -360,7 +361,7 @@ fn what_is_no_execution_of_a_kernel_is_not_free() {
         let (control, most) = control;
         // What an attack takes on a machine of which others have a part varies more.
         let parts = RefCell::new(Vec::new());
-        let lost = is_seen(6, &[control], arguments, &|kept, victim, seen| {
+        let lost = is_seen(6, &[control, "worker.nice=0"], arguments, &|kept, victim, seen| {
             parts.borrow_mut().push(kept);
             kept < most && (!stalls || is_held_up(victim, seen))
         });
@@ -629,7 +630,7 @@ fn large_modules_are_compiled_at_the_lowest_priority_one_at_a_time() {
     eventually("a hundred looks at workers that compile", || {
         let nices: Vec<i32> = node.workers().into_iter().filter_map(nice_of).collect();
         let low = nices.iter().filter(|nice| **nice == 19).count();
-        assert!(nices.iter().all(|nice| [0, 19].contains(nice)), "{nices:?}");
+        assert!(nices.iter().all(|nice| [-10, 0, 19].contains(nice)), "{nices:?}");
         most = most.max(low);
         seen += usize::from(low > 0);
         seen >= 100 || attacker.child.try_wait().unwrap().is_some()
@@ -638,6 +639,44 @@ fn large_modules_are_compiled_at_the_lowest_priority_one_at_a_time() {
     // Workers are looked at one after the other: one ends compiling while another begins.
     assert!(most <= 2, "{most} sessions of one tenant compiled at once");
     report(&mut attacker);
+}
+
+/// Programs that keep all processors busy and ask for no device take nothing of it: who has it goes
+/// before them.
+#[test]
+fn who_has_the_device_goes_before_programs_that_only_compute() {
+    let sessions = (4 * std::thread::available_parallelism().unwrap().get()).to_string();
+    let busy = ["memory", "--sessions", &sessions, "--rows", "16777216"];
+    let honest = ["honest", "--steps", "5000"];
+    let real = |settings: &[&str]| open(Node::start(settings));
+    let victim = Victim::beside(&honest, &real(&[]), &honest);
+    let kept = (0..3).any(|_| victim.kept(&real(&[]), 1, &busy) > KEPT_OF_ALL);
+    assert!(kept, "programs that compute left the victim less than {KEPT_OF_ALL} three times");
+    let lost = victim.kept(&real(&["worker.nice=0"]), 1, &busy);
+    assert!(lost < 1.0, "without precedence they left it {lost}");
+}
+
+/// Who has the device, who is next and whose turn ended last; the others' commands are not to go
+/// before everybody's programs.
+#[test]
+fn three_workers_of_a_device_go_first_at_most() {
+    let node = open(Node::start(&[]));
+    let honest = ["honest", "--steps", "2000"];
+    let mut tenants: Vec<_> = (0..6)
+        .map(|number| tenant(&node, ATTACK_USER + number, &format!("tenant{number}"), &honest))
+        .collect();
+    tenants.iter_mut().for_each(|tenant| tenant.say("begin"));
+    let (mut looks, mut most, mut seen) = (0, 0, 0);
+    eventually("a hundred looks at workers that execute", || {
+        let nices = node.workers().into_iter().filter_map(nice_of);
+        let first = nices.filter(|nice| *nice == -10).count();
+        (looks, most, seen) = (looks + 1, most.max(first), seen + usize::from(first > 0));
+        seen >= 100 || tenants[0].child.try_wait().unwrap().is_some()
+    });
+    assert!(seen > looks / 2, "somebody went first in {seen} of {looks} looks");
+    // Workers are looked at one after the other: one becomes the next while another is looked at.
+    assert!(most <= 4, "{most} workers went first");
+    tenants.iter_mut().for_each(|tenant| drop(report(tenant)));
 }
 
 /// How many of a node's workers have not become ready yet: until then they are the daemon's user's.

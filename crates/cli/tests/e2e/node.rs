@@ -54,6 +54,7 @@ fn wrong_commands_say_what_is_allowed() {
         (&["set", "a"][..], "--weight"),
         (&["create", "a", "--weight", "0"], "1..=10000"),
         (&["create", "a", "--memory", "lots"], "512MiB"),
+        (&["create", "a", "--sla", "-5ms"], "`-5ms` is not an SLA"),
         (&["create", "not a name"], "name"),
         (&["policy", "fairest"], "unmanaged"),
     ] {

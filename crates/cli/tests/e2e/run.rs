@@ -84,7 +84,7 @@ fn what_cannot_be_run_is_said_with_the_codes_of_shells() {
         (&["--name", "", "--", "true"], 2, "--name"),
         (&["--memory", "0", "--", "true"], 2, "4KiB"),
         (&["--device", "sofft", "--", "true"], 1, "soft:paced"),
-        (&["--", "sh", "-c", "exit 7"], 7, ""),
+        (&["--", "sh", "-c", "exit 7"], 7, "no node daemon is running in /"),
     ] {
         let output = finish(own(&folder, arguments));
         let text = text_of(&output);

@@ -29,6 +29,8 @@ const BUSY: usize = 1;
 const EXECUTIONS: usize = 2;
 const OVERRUNS: usize = 3;
 const LATE: usize = 4;
+/// The processor on which the last operation executes, as [`weft_ring::processor`] counts.
+const EXECUTOR: usize = 5;
 const TURNSTILE: usize = 64;
 
 /// Bytes of shared memory that a device page takes.
@@ -143,6 +145,21 @@ impl DevicePage {
         }
     }
 
+    /// Shows where the calling thread executes an operation.
+    pub(crate) fn show_executor(&self) {
+        let here = u64::from(weft_ring::processor());
+        if self.words[EXECUTOR].load(Ordering::Relaxed) != here {
+            self.words[EXECUTOR].store(here, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the last operation was seen to execute on the calling thread's processor: who polls
+    /// there for its end keeps it from that.
+    pub(crate) fn is_executed_here(&self) -> bool {
+        let executor = self.words[EXECUTOR].load(Ordering::Relaxed);
+        executor != 0 && executor == u64::from(weft_ring::processor())
+    }
+
     pub(crate) fn leave(&self, me: u32) {
         self.turnstile.release(me);
     }
@@ -193,6 +210,8 @@ impl DevicePage {
 
 #[cfg(test)]
 mod tests {
+    use rustix::thread::CpuSet;
+
     use super::*;
 
     fn page() -> DevicePage {
@@ -206,6 +225,27 @@ mod tests {
         assert_eq!(page.reserve(120, 10), (150, 160));
         assert_eq!(page.reserve(500, 10), (500, 510));
         assert_eq!(page.timeline_end_ns(), 510);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "asks which processor it runs on")]
+    fn who_waits_knows_whether_it_is_in_the_way() {
+        let page = page();
+        assert!(!page.is_executed_here(), "nobody has executed");
+        let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+        let mut processors = (0..CpuSet::MAX_CPU).filter(|number| allowed.is_set(*number));
+        let on = |processor| {
+            let mut only = CpuSet::new();
+            only.set(processor);
+            rustix::thread::sched_setaffinity(None, &only).unwrap();
+        };
+        on(processors.next().unwrap());
+        page.show_executor();
+        assert!(page.is_executed_here());
+        if let Some(other) = processors.next() {
+            on(other);
+            assert!(!page.is_executed_here());
+        }
     }
 
     #[test]

@@ -287,6 +287,9 @@ impl SoftDevice {
             if !page.is_my_turn(*me) {
                 // Somebody else executes meanwhile.
                 self.launches.forget();
+                if page.is_executed_here() {
+                    std::thread::yield_now();
+                }
                 return Some(Driven::WaitUntil(clock::now_ns() + TURN_POLL_NS));
             }
         }
@@ -404,6 +407,9 @@ impl SoftDevice {
     fn work(&mut self, deadline: u64) -> Driven {
         let Some(mut current) = self.current.take() else { return Driven::Idle };
         self.cx.tlb.keep(self.cx.mem.stamp());
+        if let Some((page, _)) = &self.page {
+            page.show_executor();
+        }
         let since = current.spells.begin(&mut self.launches.processor);
         let until = Until { deadline, stop_at: current.stop_at };
         let ended = match &mut current.work {

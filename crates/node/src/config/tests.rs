@@ -39,6 +39,7 @@ fn an_error_names_the_key_and_what_is_allowed() {
         ("scheduling.tenants.alice", "7", "scheduling.tenants.alice|number"),
         ("scheduling.tenants.7", "alice", "alice|100000-165535|cgroup:|container:"),
         ("limits.attaches_per_second", "0", "limits.attaches_per_second|1"),
+        ("worker.nice", "5", "worker.nice|5|-20|0"),
         ("scheduling.quantum", "5", "quantum|quantum_us"),
         ("device.clock", "fast", "clock|fast|real|paced"),
         ("device.memory", "many", "memory|many|512MiB"),

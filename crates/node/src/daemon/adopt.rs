@@ -394,7 +394,7 @@ impl Daemon {
             key: start.key,
             vgpu: start.vgpu_key,
             payer: self.tenancy.payer(start.vgpu_key, start.uid),
-            worker: Worker::adopted(process, link, adoption.pid),
+            worker: Worker::adopted(process, link, adoption.pid, self.ranks),
             segment,
             place,
             start,

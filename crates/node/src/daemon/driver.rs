@@ -8,6 +8,7 @@ mod drain;
 mod memory;
 mod overstay;
 mod place;
+mod precedence;
 mod responses;
 mod sweep;
 mod witness;
@@ -37,6 +38,7 @@ use self::drain::Drains;
 use self::memory::Memory;
 use self::overstay::Overstays;
 pub(crate) use self::place::Place;
+use self::precedence::Precedences;
 use self::sweep::Sweep;
 use self::witness::Witness;
 
@@ -294,6 +296,7 @@ pub(crate) struct Driver {
     devices: Vec<DrivenDevice>,
     drains: Drains,
     overstays: Overstays,
+    precedences: Precedences,
     /// The devices' slots.
     memory: Memory,
 }
@@ -335,6 +338,7 @@ impl Driver {
             devices,
             drains: Drains::default(),
             overstays: Overstays::default(),
+            precedences: Precedences::default(),
             memory: Memory::default(),
         }
     }
@@ -351,8 +355,14 @@ impl Driver {
         self.witness.begin(id, recorder);
     }
 
-    /// Runs until [`Order::Stop`].
-    pub(crate) fn run(mut self) {
+    /// Runs until [`Order::Stop`], with this nice value if one is given: all who wait for a turn
+    /// wait for it.
+    pub(crate) fn run(mut self, nice: Option<i32>) {
+        if let Some(nice) = nice
+            && let Err(error) = rustix::process::setpriority_process(None, nice)
+        {
+            tracing::warn!(%error, "whoever hands the device out keeps its priority");
+        }
         // A timer of the core is exact to what a wake-up takes, not to the kernel's usual 50 µs.
         if let Err(error) = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)) {
             tracing::warn!(%error, "timers stay coarse");
@@ -557,6 +567,9 @@ impl Driver {
         set.retain(|known| device.is_none_or(|one| one == known.key));
         for device in set {
             self.tell(Event::SetPolicy { device: device.key, policy });
+            if self.turns.node().is_shared(device.key) {
+                self.put_equal(device.key);
+            }
             for (_, session) in self.turns.sessions().filter(|(_, own)| own.device == device.key) {
                 self.introduce(session.gate.page(), &device);
             }
@@ -651,7 +664,9 @@ impl Driver {
         for effect in self.turns.take_effects() {
             let now_ns = clock::now_ns();
             match effect {
+                Effect::Prepared { session } => self.put_next(session),
                 Effect::Granted { session, begins: true } => {
+                    self.put_first(session);
                     let quantum_ns = self.terms_of(session).map_or(0, |terms| terms.quantum_ns);
                     self.coscheduler.begin_turn(session.0, now_ns, quantum_ns);
                     let device = self.turns.node().device_of(session);
@@ -662,6 +677,7 @@ impl Driver {
                     }
                 }
                 Effect::Ended { session, used_ns } => {
+                    self.put_last(session);
                     self.trace.end(session.0, now_ns, used_ns);
                     let device = self.turns.node().device_of(session);
                     if let (Some(own), Some(device)) = (self.sessions.get(&session.0), device) {

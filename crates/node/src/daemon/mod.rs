@@ -23,6 +23,7 @@ mod moves;
 mod pace;
 mod pending;
 mod persist;
+mod precedence;
 mod process;
 mod recorder;
 mod recording;
@@ -73,6 +74,7 @@ use self::moves::Move;
 use self::pace::AttachPace;
 use self::pending::{Connection, Pending};
 use self::persist::{Saved, Saver, Schedule};
+use self::precedence::Ranks;
 use self::recorder::Files;
 use self::registry::{Holding, Home, Registry};
 use self::room::Room;
@@ -103,6 +105,8 @@ pub(crate) struct Daemon {
     pub(crate) config: NodeConfig,
     /// Sessions that the system has room for.
     pub(crate) room: Room,
+    /// The priorities that it can give workers.
+    ranks: Option<Ranks>,
     /// Directory and sockets.
     pub(crate) runtime: Runtime,
     /// The devices.
@@ -354,6 +358,7 @@ impl Setup {
             remote: Remote::open(&config)?,
             regions: Regions::default(),
             admin_group: config.sockets.admin_group_id()?,
+            ranks: Ranks::probe(config.worker.nice),
             room: Room::make(config.limits.sessions),
             config,
             runtime,
@@ -387,8 +392,9 @@ impl Setup {
             let living = survivors.iter().map(|survivor| survivor.adoption.start.session);
             daemon.runtime.remove_others(&living.collect::<Vec<_>>())?;
         }
+        let nice = daemon.ranks.map(|ranks| ranks.executing);
         let driver_thread =
-            thread::Builder::new().name("driver".to_owned()).spawn(move || driver.run())?;
+            thread::Builder::new().name("driver".to_owned()).spawn(move || driver.run(nice))?;
         daemon.adopt(survivors)?;
         let listeners = daemon.runtime.listen(&daemon.config)?;
         if let Some(address) = daemon.config.metrics.listen {

@@ -12,24 +12,46 @@ use std::time::Duration;
 use rustix::process::Pid;
 use weft_ring::peer::Process;
 
+use super::precedence::{Doing, Precedence, Ranks};
+
 /// A worker's process, by descriptor and by number.
 #[derive(Debug)]
 pub(crate) struct WorkerProcess {
     process: Process,
     /// For what is read, and for the log.
     pub(crate) pid: u32,
+    precedence: Precedence,
 }
 
 impl WorkerProcess {
     /// A process and its number.
     pub(crate) fn new(process: Process, pid: u32) -> Self {
-        Self { process, pid }
+        Self { process, pid, precedence: Precedence::default() }
+    }
+
+    /// One that has its priority by what it does, if this daemon may give it.
+    pub(crate) fn ranked(self, ranks: Option<Ranks>) -> Self {
+        let worker = Self { precedence: Precedence::new(ranks), ..self };
+        worker.does(|_| {});
+        worker
+    }
+
+    /// It does something else, by which its first thread has another priority.
+    pub(crate) fn does(&self, change: impl FnOnce(&mut Doing)) {
+        self.precedence.change(change, |nice| {
+            let set = self.set_nice(nice);
+            if let Err(error) = &set {
+                tracing::debug!(pid = self.pid, nice, %error, "a worker keeps its priority");
+            }
+            set.is_ok()
+        });
     }
 
     /// Another descriptor of it, for who may have to kill it.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         let descriptor = self.process.as_fd().try_clone_to_owned()?;
-        Ok(Self { process: Process::from_descriptor(descriptor), pid: self.pid })
+        let (process, precedence) = (Process::from_descriptor(descriptor), self.precedence.clone());
+        Ok(Self { process, pid: self.pid, precedence })
     }
 
     /// Ends it at once.
@@ -65,7 +87,7 @@ impl WorkerProcess {
     }
 
     /// Gives its first thread another priority.
-    pub(crate) fn set_nice(&self, nice: i32) -> io::Result<()> {
+    fn set_nice(&self, nice: i32) -> io::Result<()> {
         let thread = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         if thread.is_none() || self.process.has_exited() {
             return Err(io::ErrorKind::NotFound.into());

@@ -251,7 +251,7 @@ impl Daemon {
             (Passed::Record, record.as_fd()),
         ];
         fds.extend(marks.as_ref().map(|marks| (Passed::Marks, marks.writer.as_fd())));
-        let worker = Worker::spawn(&start, &fds)?;
+        let worker = Worker::spawn(&start, &fds, self.ranks)?;
         let (key, payer) = (reservation.key, reservation.payer);
         let session = Session { key, start, vgpu: vgpu.key, payer, worker, segment, place };
         if let Err(error) = self.begin(&session, page, Origin::New) {

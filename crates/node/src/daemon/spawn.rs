@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::net::sockopt::{self, Timeout};
-use rustix::thread::CapabilitySet;
 use weft_device::{BackendConfig, DeviceInfo};
 use weft_ring::peer::{self, Process};
 
 use super::log::printable;
+use super::precedence::Ranks;
 use super::process::WorkerProcess;
 use crate::config::DeviceConfig;
 use crate::link::{self, Ask, Assignment, LINE_BYTES_MAX, Passed, Probed, Reply, Severity, Start};
@@ -30,10 +30,6 @@ const EXIT_LIMIT: Duration = Duration::from_secs(10);
 /// A worker whose link ended has at most this long still to go.
 const LAST_MOMENT: Duration = Duration::from_millis(20);
 
-/// Nice values: the lowest priority of an ordinary thread, and the usual one.
-const LOWEST: i32 = 19;
-const USUAL: i32 = 0;
-
 /// A worker's process.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -47,10 +43,14 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Starts a worker and waits until it is ready.
-    pub(crate) fn spawn(start: &Start, fds: &[(Passed, BorrowedFd<'_>)]) -> anyhow::Result<Self> {
+    pub(crate) fn spawn(
+        start: &Start,
+        fds: &[(Passed, BorrowedFd<'_>)],
+        ranks: Option<Ranks>,
+    ) -> anyhow::Result<Self> {
         let (link, child) = spawn(&start.device.backend)?;
         let pid = child.id();
-        let process = WorkerProcess::new(Process::open(pid)?, pid);
+        let process = WorkerProcess::new(Process::open(pid)?, pid).ranked(ranks);
         let worker = Self { process, link, child: Some(child) };
         match worker.start(start, fds) {
             Ok(()) => Ok(worker),
@@ -62,8 +62,8 @@ impl Worker {
     }
 
     /// A worker that an earlier daemon started.
-    pub(crate) fn adopted(process: Process, link: OwnedFd, pid: u32) -> Self {
-        Self { process: WorkerProcess::new(process, pid), link, child: None }
+    pub(crate) fn adopted(process: Process, link: OwnedFd, pid: u32, ranks: Option<Ranks>) -> Self {
+        Self { process: WorkerProcess::new(process, pid).ranked(ranks), link, child: None }
     }
 
     fn start(&self, start: &Start, fds: &[(Passed, BorrowedFd<'_>)]) -> anyhow::Result<()> {
@@ -87,20 +87,6 @@ impl Worker {
         link::send(&self.link, &Reply::Done, &[])?;
         sockopt::set_socket_timeout(&self.link, Timeout::Recv, None)?;
         Ok(())
-    }
-
-    /// Gives the worker's own thread the lowest priority of ordinary threads, or the usual one.
-    /// Without the privilege to give the usual one back it keeps that.
-    pub(crate) fn set_background(&self, background: bool) {
-        let may_raise = rustix::thread::capabilities(None)
-            .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE));
-        if !may_raise {
-            return;
-        }
-        let nice = if background { LOWEST } else { USUAL };
-        if let Err(error) = self.process.set_nice(nice) {
-            tracing::debug!(pid = self.process.pid, nice, %error, "a worker keeps its priority");
-        }
     }
 
     /// Kills the worker if it lives, and returns when it is gone; the signal that it died of

@@ -41,7 +41,7 @@ impl Fixture {
         let (schedule, saver) = (dir.path().join("schedule.json"), Saver::default());
         let saver_thread = spawn_saver(saver.clone(), schedule.clone()).unwrap();
         let Setup { daemon, driver, .. } = Setup::new(config, runtime, saver, &schedule).unwrap();
-        let driver = thread::spawn(move || driver.run());
+        let driver = thread::spawn(move || driver.run(None));
         Self { daemon, driver: Some(driver), saver: Some(saver_thread), dir }
     }
 

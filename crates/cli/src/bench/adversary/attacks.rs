@@ -34,6 +34,8 @@ pub(super) struct StandIn {
 pub(super) const HONEST: &[&str] = &["honest"];
 
 const UNMANAGED: &[(&str, &str)] = &[("scheduling.policy", "unmanaged")];
+/// Whoever executes goes before no program: in every control.
+pub(super) const NOBODY_FIRST: &[(&str, &str)] = &[("worker.nice", "0")];
 /// What is not a kernel's own execution is charged to nobody.
 const FREE_LAUNCHES: &[(&str, &str)] = &[("device.free_launches", "true")];
 /// Compiling takes as much of the processors as it gets.

@@ -135,11 +135,11 @@ impl Grants {
         registry::replace(&self.path, &bytes)
     }
 
-    /// The text of a grant for the vGPU that has this seal, or for whichever has the name.
-    pub(crate) fn issue(&self, body: &GrantBody, seal: Option<Seal>) -> anyhow::Result<String> {
+    /// A grant for the vGPU that has this seal, or for whichever has the name.
+    pub(crate) fn issue(&self, body: &GrantBody, seal: Option<Seal>) -> anyhow::Result<Grant> {
         let body = handshake::to_vec(body)?;
         let code = self.code(&body, seal).finalize().into_bytes().into();
-        Ok(Grant { body, code }.to_text())
+        Ok(Grant { body, code })
     }
 
     fn code(&self, body: &[u8], seal: Option<Seal>) -> Hmac<Sha256> {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     fn grant(grants: &Grants, uses: u32) -> Grant {
-        Grant::from_text(&grants.issue(&body(uses), None).unwrap()).unwrap()
+        grants.issue(&body(uses), None).unwrap()
     }
 
     fn redeem(
@@ -338,7 +338,7 @@ mod tests {
     fn a_grant_of_a_removed_vgpu_opens_no_later_one_of_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let grants = Grants::open(dir.path()).unwrap();
-        let issued = |seal| Grant::from_text(&grants.issue(&body(1), seal).unwrap()).unwrap();
+        let issued = |seal| grants.issue(&body(1), seal).unwrap();
         let (of_one, ahead) = (issued(Some([1; 16])), issued(None));
         for (grant, seal, is_good) in [
             (&of_one, Some([1; 16]), true),
@@ -360,7 +360,7 @@ mod tests {
         far.expires_s = now_s() + 1000;
         let issued = {
             let grants = Grants::open(dir.path()).unwrap();
-            let issued = Grant::from_text(&grants.issue(&far, None).unwrap()).unwrap();
+            let issued = grants.issue(&far, None).unwrap();
             for endpoint in [1, 1, 2, 1] {
                 redeem(&grants, &issued, [endpoint; 32], 0).unwrap();
             }
@@ -385,7 +385,7 @@ mod tests {
         let mut far = body(200);
         far.expires_s = now_s() + 1000;
         let grants = Grants::open(dir.path()).unwrap();
-        let issued = Grant::from_text(&grants.issue(&far, None).unwrap()).unwrap();
+        let issued = grants.issue(&far, None).unwrap();
         let path = dir.path().join("grants.used");
         let bytes = || fs::metadata(&path).map_or(0, |file| file.len());
         redeem(&grants, &issued, [0; 32], 0).unwrap();
@@ -424,7 +424,7 @@ mod tests {
             assert_eq!(shown(&token), Err(NoGrant), "{token}");
         }
         let dir = tempfile::tempdir().unwrap();
-        let text = Grants::open(dir.path()).unwrap().issue(&body(1), None).unwrap();
+        let text = Grants::open(dir.path()).unwrap().issue(&body(1), None).unwrap().to_text();
         assert_eq!(shown(&text), Ok(None), "it comes with a key");
         let one = format!("{text}.{}", to_hex(&[9; 32]));
         for host in ["10.0.0.7", "fd00::7"] {

@@ -47,7 +47,7 @@ fn a_flood_of_orders_keeps_nobody_from_being_looked_at() {
 fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
     let config = Config { overdue_ns: 1_000_000_000, ..Config::default() };
     let (driver, handle, page) = driver(config);
-    let driver = thread::spawn(move || driver.run());
+    let driver = thread::spawn(move || driver.run(None));
     let mut process = Command::new("sleep").arg("600").spawn().unwrap();
     let control = ControlPage::anonymous().unwrap();
     let beginning = Beginning {

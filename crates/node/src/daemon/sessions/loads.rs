@@ -37,14 +37,14 @@ impl Daemon {
             return Reply::Save { bytes };
         }
         if priority == Some(Priority::Lowest) {
-            session.worker.set_background(true);
+            session.worker.process.does(|doing| doing.compiles = true);
         }
         Reply::Done
     }
 
     /// A session has compiled its module.
     pub(super) fn end_load(&self, session: &Session, took_ns: Option<u64>) {
-        session.worker.set_background(false);
+        session.worker.process.does(|doing| doing.compiles = false);
         self.loads.end(session.key, took_ns, clock::now_ns());
     }
 
