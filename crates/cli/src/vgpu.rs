@@ -170,7 +170,7 @@ pub(crate) fn usage(sockets: &Sockets, json: bool) -> Result<()> {
     let header = ["NAME", "OWNER", "WEIGHT", "USED", "HELD", "TURNS", "SESSIONS"];
     line(table(&header, &rows).trim_end());
     line(&format!(
-        "busy {}, charged {}, difference {:.3}%",
+        "since the node started: busy {}, charged {}, difference {:.3}%",
         seconds(stats.closure.busy_ns),
         seconds(stats.closure.charged_ns),
         100.0 * stats.closure.error()
