@@ -11,9 +11,9 @@ pub struct WorkerConfig {
     /// User and group of the first worker; each has a number of its own from here on. Only a
     /// daemon that is root can give them; 0 leaves workers the daemon's user.
     pub user: u32,
-    /// Nice value of whoever has a device or is next, and of the thread that hands it out, unless
-    /// the daemon's own goes before it: -20 to 0, which leaves them as they are. Only a daemon
-    /// with `CAP_SYS_NICE` can give it.
+    /// Nice levels by which whoever has a device or is next, and the thread that hands it out, go
+    /// before the daemon's other threads: -20 to 0, which is not at all. Only a daemon with
+    /// `CAP_SYS_NICE` can give them.
     pub nice: i32,
     /// What compiling modules may take of others; the default bounds it.
     pub compiling: CompilingConfig,

@@ -23,14 +23,14 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    /// Those of this daemon, where one that executes has `executing`, or the daemon's own value if
-    /// that is before it. Nothing without the right to raise a priority (`CAP_SYS_NICE` of the
+    /// Those of this daemon, where one that executes has its own value and these levels, which are
+    /// none or negative. Nothing without the right to raise a priority (`CAP_SYS_NICE` of the
     /// machine, not of a container): what was lowered would stay so.
-    pub(crate) fn probe(executing: i32) -> Option<Self> {
+    pub(crate) fn probe(levels: i32) -> Option<Self> {
         let usual = getpriority_process(None).ok()?;
         setpriority_process(None, usual.saturating_sub(1).max(HIGHEST)).ok()?;
         setpriority_process(None, usual).ok()?;
-        Some(Self { usual, executing: executing.min(usual) })
+        Some(Self { usual, executing: usual.saturating_add(levels).max(HIGHEST) })
     }
 }
 
