@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stderr, reason = "progress for people")]
 
+mod attacks;
 mod page;
 mod rows;
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 
+use super::attacks::{self, ADVERSARY};
 use super::rows::Goal::{AtLeast, AtMost, Told};
 use super::rows::{BENCHES, Bench, Row};
 use super::{PAGE, RESULTS, document_path, in_words};
@@ -26,7 +27,7 @@ pub(super) fn write(results: &Path) -> Result<()> {
     };
     let mut middle = String::new();
     middle.push_str("| command | mode | figure | measured | goal | |\n|---|---|---|---|---|---|\n");
-    let (mut windows, mut details) = (String::new(), String::new());
+    let (mut windows, mut details, mut attacks) = (String::new(), String::new(), String::new());
     for bench in &BENCHES {
         let Ok(text) = fs::read_to_string(document_path(results, bench.name)) else {
             // Its goals are not met by that nobody looked.
@@ -54,10 +55,14 @@ pub(super) fn write(results: &Path) -> Result<()> {
         for (figures, why) in voids(&document) {
             let _ = writeln!(windows, "  - void: `{}`: {why}.", figures.join("`, `"));
         }
+        if bench.name == ADVERSARY {
+            let commit = word(&document, "commit");
+            attacks = format!("\nAttacks (commit `{commit}`):\n{}", attacks::table(&document));
+        }
         add_details(&mut details, bench.name, &document);
     }
     let [begin, end] = MARKS;
-    let figures = format!("{begin}{middle}\nWindows:\n\n{windows}\n{details}{end}");
+    let figures = format!("{begin}{middle}{attacks}\nWindows:\n\n{windows}\n{details}{end}");
     fs::write(&page, format!("{head}{figures}{tail}"))?;
     Ok(())
 }
