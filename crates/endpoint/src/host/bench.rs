@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use weft_api::endpoint::GrantRow;
-use weft_api::figures::Figures;
+use weft_api::figures::{Figures, median_error};
 use weft_api::stolen::Processors;
 
 use super::agent::{Agent, Settings};
@@ -338,16 +338,12 @@ fn document(paths: &[Seen; 5], changes: &Changes) -> Figures {
     Figures { controls, ..Figures::new("endpoint", "real".to_owned(), window, figures) }
 }
 
-/// A median's standard error is 1.25 standard deviations over the root of the number, and quartiles
-/// are 1.35 standard deviations apart.
-const OF_QUARTILES: f64 = 0.93;
-
 /// What part of a stream was lost, %, over all turns.
 struct Loss {
     lower: f64,
     middle: f64,
     upper: f64,
-    /// The middle one's standard error, as of normal noise with these quartiles.
+    /// The middle one's standard error.
     error: f64,
 }
 
@@ -358,9 +354,7 @@ fn losses(path: &Seen, plain: &Seen) -> Loss {
     let middle = median(&mut all);
     let at = |index: usize| all.get(index).copied().unwrap_or(f64::NAN);
     let (lower, upper) = (at(all.len() / 4), at(all.len() * 3 / 4));
-    #[expect(clippy::cast_precision_loss, reason = "some hundred windows")]
-    let error = OF_QUARTILES * (upper - lower) / (all.len() as f64).sqrt();
-    Loss { lower, middle, upper, error }
+    Loss { lower, middle, upper, error: median_error(lower, upper, all.len()) }
 }
 
 /// The longest less the shortest.

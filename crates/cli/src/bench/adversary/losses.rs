@@ -1,5 +1,7 @@
 //! What became of the victim, and what it lost by that.
 
+use weft_api::figures::median_error;
+
 use super::super::{median, most};
 
 /// What became of the victim.
@@ -131,18 +133,11 @@ impl Loss {
     /// The median's standard error by the distance of the rounds' quartiles, which one odd round
     /// does not move. Of less than four rounds nothing is known.
     pub(super) fn error(&self) -> Option<f64> {
-        /// A median's standard error is 1.25 standard deviations over the root of the number, and
-        /// quartiles are 1.35 standard deviations apart.
-        const OF_QUARTILES: f64 = 0.93;
-
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         let half = sorted.len() / 2;
         let (low, high) = (sorted.get(..half)?, sorted.get(sorted.len() - half..)?);
-        #[expect(clippy::cast_precision_loss, reason = "a few rounds")]
-        let rounds = sorted.len() as f64;
-        let apart = median(high) - median(low);
-        (half >= 2).then(|| OF_QUARTILES * apart / rounds.sqrt())
+        (half >= 2).then(|| median_error(median(low), median(high), sorted.len()))
     }
 }
 
