@@ -112,10 +112,11 @@ pub use lane::{AnswerTo, LANE_SLOTS, MAX_COMMAND, Violation};
 pub use lanes::Record;
 pub use lock::{PARTICIPANTS, Standing, TURNSTILE_BYTES, Turnstile};
 pub use sync::{AtomicU32, AtomicU64, Ordering, fence};
-pub use sys::processor;
 pub use wait::{Patience, SPIN, Unready, WakeFlag};
 pub use wait_page::WaitPage;
 
+#[cfg(not(loom))]
+pub use sys::processor;
 #[cfg(not(loom))]
 pub use {
     arena::{Arena, ArenaError, ArenaRef, Block, WorkerArena},
