@@ -593,6 +593,10 @@ pub(crate) struct BenchOptions {
     /// `fairness`, `fairgv` and `cosched`.
     #[arg(long, value_enum, value_name = "WAY")]
     pub(crate) via: Option<crate::bench::via::Via>,
+    /// `adversary`: the device has the last of the processors to itself, as a GPU has its own; the
+    /// daemon and all programs have the others.
+    #[arg(long)]
+    pub(crate) apart: bool,
     /// Of `--via vm` and `control`: folder that examples/guest/make-image made, with the programs
     /// in it.
     #[arg(long, value_name = "FOLDER")]

@@ -8,8 +8,8 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, Result, bail};
 use weft_device::cuda;
 use weft_device::{BackendConfig, DeviceName};
-use weft_node::NodeConfig;
 use weft_node::admin::{AdminError, Client, DeviceReport, Request};
+use weft_node::{NodeConfig, Processors};
 
 use crate::args::{RunOptions, Sockets, VgpuSettings};
 use crate::daemon::Found;
@@ -72,6 +72,7 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
             let (dir, devices) = (runtime_dir.display(), devices.join(", "));
             output::note(&format!("weft: on node {dir}, device {devices}"));
             socket = node.tenant_socket.into();
+            leave_processors(&node.devices);
             settle(admin, options)?;
         }
         None => without_admin_socket(&config, options)?,
@@ -116,6 +117,19 @@ fn check_names(names: &[String]) -> Result<()> {
             bail!("--name has `{twice}` twice: each of a program's devices is another")
         }
         None => Ok(()),
+    }
+}
+
+/// Devices may have processors of their own: the program runs on the others.
+fn leave_processors(devices: &[DeviceReport]) {
+    let of = |device: &DeviceReport| device.processors.parse().ok();
+    let taken: Vec<Processors> = devices.iter().filter_map(of).collect();
+    let taken = Processors::union(&taken);
+    let others = Processors::of_this_thread().map(|own| own.without(&taken));
+    if !taken.is_empty()
+        && let Err(error) = others.and_then(|others| others.keep(None))
+    {
+        output::note(&format!("weft: the program may run on processors of devices: {error}"));
     }
 }
 

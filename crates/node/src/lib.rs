@@ -14,7 +14,7 @@ mod metrics;
 mod runner;
 mod worker;
 
-pub use config::NodeConfig;
+pub use config::{NodeConfig, Processors};
 pub use weft_wire::id::DEVICES_MAX as PROCESS_DEVICES_MAX;
 
 /// Runs the daemon until it is told to stop.

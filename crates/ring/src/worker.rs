@@ -171,6 +171,35 @@ impl WorkerSide {
         &self,
         spin: Duration,
         limit: Option<Duration>,
+        other: impl FnMut() -> Option<T>,
+    ) -> Result<Wake<T>, Unready> {
+        let may_poll = |lasted| !self.replies.processors.is_hopeless(lasted);
+        self.wait_while(&may_poll, spin, limit, other)
+    }
+
+    /// The same, but whoever wants the processor has it while this polls, its client like anybody:
+    /// for who waits for somebody else than the client.
+    ///
+    /// # Errors
+    /// [`Unready::TimedOut`] when `limit` passed.
+    pub fn wait_making_way<T>(
+        &self,
+        spin: Duration,
+        limit: Option<Duration>,
+        other: impl FnMut() -> Option<T>,
+    ) -> Result<Wake<T>, Unready> {
+        let make_way = |_| {
+            std::thread::yield_now();
+            true
+        };
+        self.wait_while(&make_way, spin, limit, other)
+    }
+
+    fn wait_while<T>(
+        &self,
+        may_poll: &dyn Fn(Duration) -> bool,
+        spin: Duration,
+        limit: Option<Duration>,
         mut other: impl FnMut() -> Option<T>,
     ) -> Result<Wake<T>, Unready> {
         /// A second look even if somebody forgot to ring: so rare that a thousand idle workers
@@ -178,10 +207,7 @@ impl WorkerSide {
         const SAFETY_NET: Duration = Duration::from_secs(30);
 
         let deadline = limit.map(|limit| std::time::Instant::now() + limit);
-        let check_every = SAFETY_NET;
-        let may_poll = |lasted| !self.replies.processors.is_hopeless(lasted);
-        let (peer_alive, may_poll) = (&|| true, &may_poll);
-        let announced = spin;
+        let (announced, check_every, peer_alive) = (spin, SAFETY_NET, &|| true);
         let patience = Patience { spin, announced, deadline, check_every, peer_alive, may_poll };
         let woken = self.doorbell.wait(&patience, || {
             if let Some(value) = other() {

@@ -16,7 +16,7 @@ use std::thread;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
 
-use self::rows::{BENCHES, CONTROL, MEMORY, PREDICT, VIA_TLS, VIA_VM};
+use self::rows::{APART, BENCHES, CONTROL, MEMORY, PREDICT, VIA_TLS, VIA_VM};
 use crate::setup::Python;
 use crate::shell::{profile_dir, root};
 use crate::{dist, programs, setup};
@@ -32,6 +32,9 @@ fn command(name: &str) -> Vec<&str> {
         if let Some(plain) = name.strip_suffix(end) {
             return vec!["bench", plain, "--via", via];
         }
+    }
+    if let Some(plain) = name.strip_suffix(APART) {
+        return vec!["bench", plain, "--apart"];
     }
     if name == PREDICT { vec!["sim", name] } else { vec!["bench", name] }
 }

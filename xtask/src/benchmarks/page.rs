@@ -55,9 +55,10 @@ pub(super) fn write(results: &Path) -> Result<()> {
         for (figures, why) in voids(&document) {
             let _ = writeln!(windows, "  - void: `{}`: {why}.", figures.join("`, `"));
         }
-        if bench.name == ADVERSARY {
-            let commit = word(&document, "commit");
-            attacks = format!("\nAttacks (commit `{commit}`):\n{}", attacks::table(&document));
+        if bench.name.starts_with(ADVERSARY) {
+            let (command, commit) = (in_words(bench.name), word(&document, "commit"));
+            let table = attacks::table(&document);
+            let _ = write!(attacks, "\nAttacks (`{command}`, commit `{commit}`):\n{table}");
         }
         add_details(&mut details, bench.name, &document);
     }

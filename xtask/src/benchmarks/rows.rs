@@ -19,7 +19,7 @@ pub(super) enum Goal {
 
 use Goal::{AtLeast, AtMost, Told};
 
-pub(super) const BENCHES: [Bench; 29] = [
+pub(super) const BENCHES: [Bench; 30] = [
     Bench {
         name: "call",
         rows: &[
@@ -271,35 +271,8 @@ pub(super) const BENCHES: [Bench; 29] = [
             Row("tenants_share_of_wall_off", "the same with `off`", Told),
         ],
     },
-    Bench {
-        name: "adversary",
-        rows: &[
-            Row(
-                "victim_loss_max",
-                "what a victim loses of its work beside an honest tenant, worst attack",
-                AtMost(0.01),
-            ),
-            Row("loss_none", "the same with an honest tenant in the attacker's place", Told),
-            Row(
-                "victim_loss_max_noise",
-                "the worst one's in half of all runs by noise alone",
-                Told,
-            ),
-            Row("victim_loss_median", "of its work, median attack", Told),
-            Row("victim_loss_control", "the same without the defence, least", Told),
-            Row(
-                "victim_time_loss_max",
-                "of its time on the real device, by its stamps, worst attack",
-                AtMost(0.01),
-            ),
-            Row("utilization_min", "utilisation beside an attacker, least", AtLeast(0.97)),
-            Row(
-                "stall_beyond_ms_max",
-                "longest stall less the longest uncuttable kernel and a quantum, ms",
-                AtMost(0.0),
-            ),
-        ],
-    },
+    Bench { name: "adversary", rows: &ATTACKS },
+    Bench { name: "adversary_apart", rows: &ATTACKS },
     Bench {
         name: "latency",
         rows: &[
@@ -454,6 +427,30 @@ pub(super) const BENCHES: [Bench; 29] = [
     },
 ];
 
+/// Of what attacks take.
+const ATTACKS: [Row; 8] = [
+    Row(
+        "victim_loss_max",
+        "what a victim loses of its work beside an honest tenant, worst attack",
+        AtMost(0.01),
+    ),
+    Row("loss_none", "the same with an honest tenant in the attacker's place", Told),
+    Row("victim_loss_max_noise", "the worst one's in half of all runs by noise alone", Told),
+    Row("victim_loss_median", "of its work, median attack", Told),
+    Row("victim_loss_control", "the same without the defence, least", Told),
+    Row(
+        "victim_time_loss_max",
+        "of its time on the real device, by its stamps, worst attack",
+        AtMost(0.01),
+    ),
+    Row("utilization_min", "utilisation beside an attacker, least", AtLeast(0.97)),
+    Row(
+        "stall_beyond_ms_max",
+        "longest stall less the longest uncuttable kernel and a quantum, ms",
+        AtMost(0.0),
+    ),
+];
+
 /// The one that is an experiment of the simulator beside real runs.
 pub(super) const PREDICT: &str = "predict";
 
@@ -466,6 +463,9 @@ pub(super) const MEMORY: &str = "memory";
 /// What ends the names of benchmarks that run `--via tls` and `--via vm`.
 pub(super) const VIA_TLS: &str = "_tls";
 pub(super) const VIA_VM: &str = "_vm";
+
+/// What ends the name of the one whose device has a processor of its own.
+pub(super) const APART: &str = "_apart";
 
 #[cfg(test)]
 mod tests {

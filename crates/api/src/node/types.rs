@@ -335,6 +335,9 @@ pub struct DeviceReport {
     pub backend: String,
     /// `real` or `paced`.
     pub clock: String,
+    /// Processors of the host that are its own: `0-3,6`; empty if it has none.
+    #[serde(default)]
+    pub processors: String,
     /// Policy in force.
     pub policy: String,
     /// Memory.

@@ -23,6 +23,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use rustix::thread::CpuSet;
 use serde::Deserialize;
 use weft_node::admin::{Stats, VgpuReport};
 
@@ -30,6 +31,7 @@ use self::attacks::{ATTACKS, Attack, HONEST, NOBODY_FIRST, StandIn};
 use self::losses::{Outcome, Rounds};
 use self::summary::{OF_ALL, OF_EACH, OF_REAL, Summary, tell_stand_in};
 use super::Context;
+use super::affinity::{on, processors};
 use super::document::Document;
 use super::tenant::{Host, LEAD, Tenant, common_start};
 
@@ -67,7 +69,8 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let mut document = Document::new("adversary", "paced and real", &window);
     context.check_only(ATTACKS.iter().map(|attack| attack.name))?;
     let attacks = ATTACKS.iter().filter(|attack| context.wants(attack.name));
-    let bench = Bench { context, steps: calibrate(context)? };
+    let apart = if context.apart { Some(Apart::of_this_process()?) } else { None };
+    let bench = Bench { context, steps: calibrate(context)?, apart };
     let mut summary = Summary::default();
     let mut some_void = false;
     let is_root = rustix::process::geteuid().is_root();
@@ -147,6 +150,20 @@ struct Victim {
 struct Bench<'a> {
     context: &'a Context,
     steps: u64,
+    apart: Option<Apart>,
+}
+
+/// A device with a processor of its own.
+struct Apart {
+    device: String,
+    others: CpuSet,
+}
+
+impl Apart {
+    fn of_this_process() -> Result<Self> {
+        let (others, last) = processors()?;
+        Ok(Self { device: last.to_string(), others })
+    }
 }
 
 impl Bench<'_> {
@@ -176,7 +193,7 @@ impl Bench<'_> {
 
     /// On a paced device it counts only if the device kept to its model; a control's need not.
     fn run(&self, attack: &Attack, side: Side, seconds: u64) -> Result<Outcome> {
-        let start = || Self::host(attack, side);
+        let start = || self.host(attack, side);
         let observe = |host: &Host| self.observe(host, attack, side, seconds);
         if attack.paced && side != Side::Control {
             return Host::again(self.context, start, observe);
@@ -184,8 +201,11 @@ impl Bench<'_> {
         observe(&start()?)
     }
 
-    fn host(attack: &Attack, side: Side) -> Result<Host> {
+    fn host(&self, attack: &Attack, side: Side) -> Result<Host> {
         let mut settings = attack.settings.to_vec();
+        if let Some(apart) = &self.apart {
+            settings.push(("device.processors", &apart.device));
+        }
         if side == Side::Control {
             settings.extend_from_slice(attack.control);
             settings.extend_from_slice(NOBODY_FIRST);
@@ -233,7 +253,15 @@ impl Bench<'_> {
         if attack.users > 0 {
             command.uid(VICTIM_USER).gid(VICTIM_USER);
         }
-        host.start(VICTIM, 1, command)
+        self.start(host, VICTIM, command)
+    }
+
+    /// Starts a program where the device is not, if it has a processor of its own.
+    fn start(&self, host: &Host, name: &str, command: Command) -> Result<Tenant> {
+        match &self.apart {
+            Some(apart) => on(&apart.others, || host.start(name, 1, command)),
+            None => host.start(name, 1, command),
+        }
     }
 
     fn start_others(
@@ -258,7 +286,7 @@ impl Bench<'_> {
                 if attack.users > 0 {
                     command.uid(ATTACK_USER + number).gid(ATTACK_USER + number);
                 }
-                host.start(&format!("attacker{number}"), 1, command)
+                self.start(host, &format!("attacker{number}"), command)
             })
             .collect()
     }

@@ -29,6 +29,9 @@ pub(crate) struct Document {
     /// How programs reached their vGPU, if not as programs of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     via: Option<&'static str>,
+    /// Whether the device had a processor of its own.
+    #[serde(skip_serializing_if = "is_not")]
+    apart: bool,
     /// Parts that were asked for; all of them, if nothing is here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     only: Vec<String>,
@@ -75,6 +78,12 @@ struct Absent {
     why: String,
 }
 
+/// Whether something is not said, because it is as usual.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_not(said: &bool) -> bool {
+    !said
+}
+
 impl Document {
     pub(crate) fn new(name: &'static str, mode: &'static str, window: &str) -> Self {
         Self {
@@ -92,6 +101,7 @@ impl Document {
             rows: Vec::new(),
             void: Vec::new(),
             via: None,
+            apart: false,
             only: Vec::new(),
             repeated: Vec::new(),
         }
@@ -105,6 +115,11 @@ impl Document {
     /// Says how programs reached their vGPU.
     pub(crate) fn set_via(&mut self, via: Option<&'static str>) {
         self.via = via;
+    }
+
+    /// Says whether the device had a processor of its own.
+    pub(crate) fn set_apart(&mut self, apart: bool) {
+        self.apart = apart;
     }
 
     /// Says which parts were asked for.

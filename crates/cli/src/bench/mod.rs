@@ -134,6 +134,8 @@ pub(crate) struct Context {
     only: Vec<String>,
     /// How programs reach their vGPU, if not as programs of the node.
     via: Option<via::Via>,
+    /// The device has a processor of its own.
+    apart: bool,
     /// Folder of what virtual machines boot.
     guest: Option<PathBuf>,
     /// How long kernels last.
@@ -163,6 +165,7 @@ impl Context {
             vgpus: None,
             only: Vec::new(),
             via: None,
+            apart: false,
             guest: None,
             pace: Pace::Modelled,
             python: None,
@@ -188,6 +191,7 @@ impl Context {
         document.set_quick(self.quick);
         document.set_only(&self.only);
         document.set_via(self.via.map(via::Via::name));
+        document.set_apart(self.apart);
         document.set_repeated(&self.repeated.lock().unwrap_or_else(PoisonError::into_inner));
         let worst = *self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(worst) = worst {
@@ -231,6 +235,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         vgpus: options.vgpus,
         only: options.only.clone(),
         via: options.via,
+        apart: options.apart,
         guest: options.guest.clone(),
         pace: Pace::Modelled,
         python: python(options),
@@ -240,6 +245,9 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
     let is_remote = context.via == Some(via::Via::Tls);
     if is_remote && !matches!(options.name, Name::Call | Name::Copy | Name::Overhead) {
         bail!("--via tls is for `bench call`, `bench copy` and `bench overhead`");
+    }
+    if context.apart && !matches!(options.name, Name::Adversary) {
+        bail!("--apart is for `bench adversary`");
     }
     if !(context.only.is_empty() || options.name.has_parts(context.via)) {
         bail!(

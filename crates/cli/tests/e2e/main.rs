@@ -30,6 +30,7 @@ mod node;
 mod people;
 mod pool_shares;
 mod pools;
+mod processors;
 mod programs;
 mod quiet;
 mod registry;

@@ -241,6 +241,7 @@ fn node_report(gpus: usize, gateway: &str) -> NodeReport {
         product: "simulated".to_owned(),
         backend: "none".to_owned(),
         clock: "real".to_owned(),
+        processors: String::new(),
         policy: "fair".to_owned(),
         memory_bytes: 8192 * MIB,
         memory_used_bytes: 0,

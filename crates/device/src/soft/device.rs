@@ -287,10 +287,13 @@ impl SoftDevice {
             if !page.is_my_turn(*me) {
                 // Somebody else executes meanwhile.
                 self.launches.forget();
+                let now_ns = clock::now_ns();
                 if page.is_executed_here() {
+                    // Whoever polls here keeps it from that.
                     std::thread::yield_now();
+                    return Some(Driven::WaitUntil(now_ns));
                 }
-                return Some(Driven::WaitUntil(clock::now_ns() + TURN_POLL_NS));
+                return Some(Driven::WaitUntil(now_ns + TURN_POLL_NS));
             }
         }
         if let Some(waits) = self.make_resident() {

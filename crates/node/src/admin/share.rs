@@ -193,6 +193,7 @@ mod tests {
             product: String::new(),
             backend: "soft".to_owned(),
             clock: "real".to_owned(),
+            processors: String::new(),
             policy: "fair".to_owned(),
             memory_bytes: 0,
             memory_used_bytes: 0,

@@ -9,8 +9,8 @@ use weft_device::{Backend as _, BackendConfig, DeviceName, Lends};
 use weft_sched::memory::{Brings, DEMAND, MonitorConfig, PERIOD_NS, PlacementId, UnknownPlacement};
 
 use super::{
-    ByteSize, ConfigError, NAME_RULE, NodeConfig, check, check_size, invalid, is_vgpu_name,
-    machine_memory_bytes,
+    ByteSize, ConfigError, NAME_RULE, NodeConfig, Processors, check, check_size, invalid,
+    is_vgpu_name, machine_memory_bytes,
 };
 
 /// The most that a vGPU goes on for where switches are dear, on a device that lends more memory
@@ -118,6 +118,9 @@ pub struct DeviceConfig {
     pub window_s: Option<u64>,
     /// So often somebody looks whether another layout is better, in seconds; 20 unless configured.
     pub period_s: Option<u64>,
+    /// Processors on which nothing but its workers runs of what the node and `weft run` start; its
+    /// workers run on all if none is named.
+    pub processors: Processors,
     /// Where the system swaps device memory to that the host has no room for; it stays in the
     /// host's memory if absent.
     pub swap_dir: Option<PathBuf>,
@@ -231,6 +234,14 @@ pub(super) fn check_all(devices: &[DeviceConfig]) -> Result<(), ConfigError> {
         if let Some(quantum_us) = device.quantum_us {
             check(&format!("{key}.quantum_us"), quantum_us, 100, 1_000_000)?;
         }
+        let theirs =
+            |other: &&DeviceConfig| other.processors.shared_with(&device.processors).is_some();
+        if let Some(other) = earlier.iter().find(theirs) {
+            return Err(invalid(&format!(
+                "{key}.processors: `{}` and `{}` have one in common; each device has its own",
+                other.name, device.name
+            )));
+        }
         check_size(&format!("{key}.memory"), device.memory_bytes(), 1 << 20, 1 << 40)?;
         device.backend.check().map_err(|message| invalid(&format!("{key}.{message}")))?;
         check_slots(&key, device)?;
@@ -330,7 +341,7 @@ mod table {
     use super::{BackendConfig, DeviceConfig, KIND_UNLESS_TOLD};
 
     /// Keys of every device, besides those of backends.
-    const COMMON: [&str; 15] = [
+    const COMMON: [&str; 16] = [
         "idle_s",
         "kind",
         "memory",
@@ -340,6 +351,7 @@ mod table {
         "placement",
         "policy",
         "pool",
+        "processors",
         "quantum_us",
         "slot",
         "swap_dir",
@@ -392,6 +404,7 @@ mod table {
                     "placement" => device.placement = map.next_value()?,
                     "policy" => device.policy = map.next_value()?,
                     "pool" => device.pool = map.next_value()?,
+                    "processors" => device.processors = map.next_value()?,
                     "quantum_us" => device.quantum_us = map.next_value()?,
                     "slot" => device.slot = map.next_value()?,
                     "swap_dir" => device.swap_dir = map.next_value()?,

@@ -47,6 +47,8 @@ fn an_error_names_the_key_and_what_is_allowed() {
         ("device.window_s", "86401", "device.window_s|1|86400"),
         ("device.period_s", "0", "device.period_s|1|86400"),
         ("device.period_s", "soon", "period_s|soon"),
+        ("device.processors", "some", "processors|some|0-3,6"),
+        ("device.processors", "-3", "processors|-3|0-3,6"),
         ("metrics.listen", "0.0.0.0:1", "metrics.listen|127.0.0.1"),
         ("sockets.tenant_mode", "rw", "tenant_mode|octal"),
         ("sockets.admin_mode", "999", "admin_mode|octal"),

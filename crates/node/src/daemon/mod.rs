@@ -184,6 +184,7 @@ pub(crate) struct Tables {
 pub(crate) fn run(config: NodeConfig) -> anyhow::Result<()> {
     log::init(&config.log);
     cosched::serve_soon();
+    devices::leave_processors(&config)?;
     let runtime = Runtime::claim(&config)?;
     let schedule_path = config.sockets.runtime_dir.join("schedule.json");
     let saver = Saver::default();
@@ -392,7 +393,7 @@ impl Setup {
             let living = survivors.iter().map(|survivor| survivor.adoption.start.session);
             daemon.runtime.remove_others(&living.collect::<Vec<_>>())?;
         }
-        let nice = daemon.ranks.map(|ranks| ranks.executing);
+        let nice = daemon.ranks.map(|ranks| ranks.deciding);
         let driver_thread =
             thread::Builder::new().name("driver".to_owned()).spawn(move || driver.run(nice))?;
         daemon.adopt(survivors)?;

@@ -448,6 +448,7 @@ impl Daemon {
         if let Some(entry) = tables.sessions.get_mut(&session.key) {
             entry.device = home;
         }
+        self.devices.put_on(home, &session.worker.process);
         if let Some(own) = tables.moves.get_mut(&session.vgpu) {
             own.stages.insert(session.key, Stage::Moved);
             drop(tables);

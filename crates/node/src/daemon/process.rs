@@ -13,6 +13,7 @@ use rustix::process::Pid;
 use weft_ring::peer::Process;
 
 use super::precedence::{Doing, Precedence, Ranks};
+use crate::config::Processors;
 
 /// A worker's process, by descriptor and by number.
 #[derive(Debug)]
@@ -86,13 +87,23 @@ impl WorkerProcess {
         stat.is_some_and(|stat| !stat.is_stopped() && !stat.is_dead())
     }
 
+    /// Has its first thread run on these processors alone.
+    pub(crate) fn keep_on(&self, processors: &Processors) -> io::Result<()> {
+        processors.keep(self.first_thread()?)
+    }
+
     /// Gives its first thread another priority.
     fn set_nice(&self, nice: i32) -> io::Result<()> {
+        Ok(rustix::process::setpriority_process(self.first_thread()?, nice)?)
+    }
+
+    /// Its first thread, which executes, while it is there.
+    fn first_thread(&self) -> io::Result<Option<Pid>> {
         let thread = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         if thread.is_none() || self.process.has_exited() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(rustix::process::setpriority_process(thread, nice)?)
+        Ok(thread)
     }
 
     /// What `read` says of its number, if that was its own meanwhile.

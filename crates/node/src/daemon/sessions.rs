@@ -312,6 +312,7 @@ impl Daemon {
         let gate = GateDaemon::new(DaemonSide::new(page, session.segment.doorbell()?));
         let worker = session.worker.process.try_clone()?;
         if let Some(entry) = self.tables().sessions.get_mut(&session.key) {
+            self.devices.put_on(entry.device, &session.worker.process);
             entry.worker = Some(session.worker.process.try_clone()?);
             entry.segment = Some(session.segment.clone());
             entry.region = session.place.as_ref().map(|place| place.part.region);

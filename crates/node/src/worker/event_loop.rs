@@ -732,13 +732,13 @@ impl<D: Device> EventLoop<D> {
     fn sleep(&self, limit: Option<Duration>) {
         // Only a holder, its successor, or who has just answered a call polls before it sleeps.
         let waits_for_grant = self.session.has_ready_work() && self.gate.grant().is_none();
-        let spin = match (waits_for_grant, self.gate.is_prepared()) {
-            (true, false) => Duration::ZERO,
-            (_, true) => self.gate.spin(),
-            (false, false) => self.side.spin(self.ring_wait),
-        };
+        let other = || self.has_other_news().then_some(());
         // A timeout is news like any other.
-        let _: Result<_, _> = self.side.wait(spin, limit, || self.has_other_news().then_some(()));
+        let _: Result<_, _> = match (waits_for_grant, self.gate.is_prepared()) {
+            (_, true) => self.side.wait_making_way(self.gate.spin(), limit, other),
+            (true, false) => self.side.wait(Duration::ZERO, limit, other),
+            (false, false) => self.side.wait(self.side.spin(self.ring_wait), limit, other),
+        };
     }
 
     /// Whether the session is to stand still, and nothing flies any more.

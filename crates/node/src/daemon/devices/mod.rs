@@ -9,7 +9,7 @@ pub(crate) mod residency;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use weft_device::DeviceInfo;
 use weft_device::soft::Geometry;
 use weft_device::{DEVICE_PAGE_BYTES, DevicePage};
@@ -17,9 +17,10 @@ use weft_ring::{Access, MemoryFile};
 use weft_sched::DeviceKey;
 
 use super::adopt::Survivor;
+use super::process::WorkerProcess;
 use super::spawn;
 use crate::admin::{DeviceReport, MemoryReport};
-use crate::config::{ByteSize, DeviceConfig, NodeConfig};
+use crate::config::{ByteSize, DeviceConfig, NodeConfig, Processors};
 use crate::link::DeviceSpec;
 
 /// A device of the node.
@@ -45,6 +46,8 @@ pub(crate) struct Device {
 pub(crate) struct Devices {
     open: BTreeMap<DeviceKey, Device>,
     absent: Vec<Absent>,
+    /// Processors that are no device's own.
+    others: Processors,
 }
 
 /// A configured device that was not usable when the node started.
@@ -181,6 +184,7 @@ impl Device {
             product: self.info.name.clone(),
             backend: self.info.backend.clone(),
             clock: self.config.backend.clock().to_owned(),
+            processors: self.config.processors.to_string(),
             policy: policy.to_owned(),
             memory_bytes: self.info.memory_bytes,
             memory_used_bytes,
@@ -191,6 +195,32 @@ impl Device {
             executions: totals.executions,
         }
     }
+}
+
+/// Leaves the devices' own processors to their workers: this daemon, what it starts from here on
+/// and the programs of `weft run` have the others.
+///
+/// # Errors
+/// In words: processors that are not there, or none left.
+pub(crate) fn leave_processors(config: &NodeConfig) -> anyhow::Result<()> {
+    let own = Processors::of_this_thread()?;
+    let taken = Processors::union(config.devices.iter().map(|device| &device.processors));
+    if taken.is_empty() {
+        return Ok(());
+    }
+    let strange = taken.without(&own);
+    if !strange.is_empty() {
+        bail!("device.processors: {strange} are none of this daemon's, which are {own}");
+    }
+    let others = own.without(&taken);
+    if others.is_empty() {
+        bail!(
+            "device.processors: the devices have {taken}, all that this daemon may use; leave one \
+             to it and to programs"
+        );
+    }
+    others.keep(None)?;
+    Ok(())
 }
 
 /// While sessions of an earlier daemon live the device's memory stays as large as it was: their
@@ -220,7 +250,20 @@ impl Devices {
             let survivor = survivors.iter().find(|survivor| survivor.device() == key);
             devices.insert(key, Device::open(key, device.clone(), survivor)?);
         }
-        Ok(Self { open: devices, absent })
+        Ok(Self { open: devices, absent, others: Processors::of_this_thread()? })
+    }
+
+    /// Has a worker execute on the processors of its device, or where this daemon runs.
+    pub(crate) fn put_on(&self, device: DeviceKey, worker: &WorkerProcess) {
+        let own = self.open.get(&device).map(|device| &device.config.processors);
+        let own = own.filter(|own| !own.is_empty());
+        if let Err(error) = worker.keep_on(own.unwrap_or(&self.others)) {
+            let pid = worker.pid;
+            match own {
+                Some(own) => tracing::warn!(pid, %own, %error, "a worker runs on other processors"),
+                None => tracing::debug!(pid, %error, "a worker keeps its processors"),
+            }
+        }
     }
 
     /// Writes into the node's configuration how much memory each device has.

@@ -10,8 +10,7 @@ use crate::daemon::precedence::Doing;
 /// Who goes first beside who has the device, by device.
 #[derive(Debug, Default)]
 pub(super) struct Precedences {
-    /// Who was told last to be ready. One that was told and then wants nothing goes first no longer
-    /// than until another is told.
+    /// Who was told last to be ready.
     next: BTreeMap<DeviceKey, SessionKey>,
     /// Whose turn ended last: what it had begun may still be on the device, and the next one waits
     /// for that.
@@ -56,6 +55,28 @@ impl Driver {
                 *doing = Doing { compiles: doing.compiles, ..Doing::default() }
             });
         }
+    }
+
+    /// Who wants nothing and has nothing on its device any more goes first no longer, though nobody
+    /// else comes.
+    pub(super) fn put_back(&mut self) {
+        let Precedences { next, last } = std::mem::take(&mut self.precedences);
+        let is_done = |session: &SessionKey| {
+            self.turns.session(*session).is_none_or(|own| {
+                !own.is_runnable() && !own.has_turn() && own.gate.report().in_flight_ns == 0
+            })
+        };
+        let (done, next): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            next.into_iter().partition(|(_, session)| is_done(session));
+        for session in done.into_values() {
+            self.does(session, |doing| doing.is_next = false);
+        }
+        let (done, last): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            last.into_iter().partition(|(_, session)| is_done(session));
+        for session in done.into_values() {
+            self.does(session, |doing| doing.has_turn = false);
+        }
+        self.precedences = Precedences { next, last };
     }
 
     /// A session's device, if sessions take turns there.

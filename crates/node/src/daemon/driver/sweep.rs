@@ -113,6 +113,7 @@ impl Driver {
         for session in changed {
             self.refresh(session);
         }
+        self.put_back();
         self.end_stopped(now_ns);
         self.end_overstays(now_ns);
     }

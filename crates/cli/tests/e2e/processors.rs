@@ -1,0 +1,132 @@
+//! Who runs on which of the host's processors, and before whom.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use crate::support::{Conversation, Node, eventually, finish, is_root, program, success, text_of};
+
+/// The processors that a thread may use, as the system writes them.
+fn processors(status: impl AsRef<Path>) -> Option<String> {
+    listed(&fs::read_to_string(status).ok()?)
+}
+
+fn listed(status: &str) -> Option<String> {
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    Some(list.trim().to_owned())
+}
+
+/// Those of a process's first thread.
+fn of_process(pid: u32) -> Option<String> {
+    processors(format!("/proc/{pid}/status"))
+}
+
+/// All that the threads of a process may use.
+fn of_threads(pid: u32) -> BTreeSet<String> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.filter_map(|thread| processors(thread.unwrap().path().join("status"))).collect()
+}
+
+/// The first and the last of this process's processors, if it has two.
+fn two() -> Option<(String, String)> {
+    let list = of_process(std::process::id()).unwrap();
+    let ends = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        (first.to_owned(), last.to_owned())
+    };
+    let (first, _) = ends(list.split(',').next()?);
+    let (_, last) = ends(list.rsplit(',').next()?);
+    (first != last).then_some((first, last))
+}
+
+/// A program that works for a minute once it is told to.
+fn works(node: &Node, vgpu: &str) -> Conversation {
+    let arguments = ["honest", "60", "--steps", "2000", "--start", "-"];
+    Conversation::start(node.run(&["--name", vgpu], &program("adversary"), &arguments))
+}
+
+#[test]
+fn a_device_has_processors_to_itself() {
+    let Some((_, last)) = two() else { panic!("this needs two processors") };
+    let own = format!("device.1.processors={last}");
+    let node = Node::start(&["device=soft,soft", &own]);
+    let daemon = of_threads(node.pid());
+    let others = daemon.first().unwrap().clone();
+    assert_eq!(daemon.len(), 1, "all threads of the daemon run on the same: {daemon:?}");
+    assert!(!others.split([',', '-']).any(|part| part == last), "the daemon runs on {others}");
+    // So do programs, whichever device they use.
+    let shown = success(node.run(&[], Path::new("cat"), &["/proc/self/status"]));
+    assert_eq!(listed(&shown).as_ref(), Some(&others));
+    success(node.run(&["--name", "a"], &program("vector_add"), &[]));
+    let mut admin = node.admin();
+    let home = |admin: &mut weft_node::admin::Client| {
+        admin.list().unwrap().into_iter().find(|vgpu| vgpu.name == "a").unwrap().device
+    };
+    assert_eq!(home(&mut admin), "gpu0");
+    let mut tenant = works(&node, "a");
+    eventually("its worker", || node.workers().len() == 1);
+    let worker = node.workers()[0];
+    eventually("the worker to run with the daemon", || {
+        of_process(worker).as_ref() == Some(&others)
+    });
+    // Its processors are those of the device that it is on.
+    admin.move_vgpu("a", "gpu1").unwrap();
+    assert_eq!((home(&mut admin).as_str(), of_process(worker)), ("gpu1", Some(last.clone())));
+    assert!(of_threads(worker).contains(&others), "what does not execute does not run there");
+    admin.move_vgpu("a", "gpu0").unwrap();
+    assert_eq!(of_process(worker), Some(others));
+    tenant.kill();
+}
+
+#[test]
+fn processors_that_are_not_there_or_all_there_are_are_refused() {
+    let list = of_process(std::process::id()).unwrap();
+    let refused = |processors: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = crate::support::weft();
+        command.arg("node").arg("--runtime-dir").arg(folder.path());
+        command.arg("--set").arg(format!("state_dir={}", folder.path().join("state").display()));
+        command.arg("--set").arg(format!("device.processors={processors}"));
+        let output = finish(command);
+        assert!(!output.status.success());
+        text_of(&output)
+    };
+    let text = refused("1023");
+    assert!(text.contains("1023 are none of this daemon's") && text.contains(&list), "{text}");
+    let text = refused(&list);
+    assert!(text.contains("leave one to it and to programs") && text.contains(&list), "{text}");
+}
+
+/// The nice value of a process's first thread.
+fn nice_of(pid: u32) -> Option<i32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // After the name in parentheses, which may hold anything: state and 15 more.
+    text.rsplit_once(')')?.1.split_whitespace().nth(16)?.parse().ok()
+}
+
+/// Whoever was next or had the device last goes before ordinary programs for as long as that is of
+/// use to anybody.
+#[test]
+fn who_wants_nothing_any_more_goes_first_no_longer() {
+    if !is_root() {
+        eprintln!("skipped: only root can raise priorities");
+        return;
+    }
+    let node = Node::start(&[]);
+    let mut tenants = ["a", "b"].map(|name| works(&node, name));
+    tenants.iter_mut().for_each(|tenant| tenant.say("begin"));
+    let first =
+        || node.workers().into_iter().filter_map(nice_of).filter(|nice| *nice == -10).count();
+    eventually("both to go first, as they take turns", || first() == 2);
+    // It begins nothing any more, and what it has begun ends.
+    let stopped = rustix::process::Pid::from_child(&tenants[0].child);
+    rustix::process::kill_process(stopped, rustix::process::Signal::STOP).unwrap();
+    let mut alone = 0;
+    eventually("the other one alone to go first", || {
+        alone = if first() == 1 { alone + 1 } else { 0 };
+        alone >= 20
+    });
+    rustix::process::kill_process(stopped, rustix::process::Signal::CONT).unwrap();
+    eventually("both to go first again", || first() == 2);
+    tenants.iter_mut().for_each(Conversation::kill);
+}
