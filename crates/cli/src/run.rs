@@ -75,6 +75,7 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
             leave_processors(&node.devices);
             settle(admin, options)?;
         }
+        // Nor does it say which processors are a device's.
         None => without_admin_socket(&config, options)?,
     }
     let mut command = program(options, runtime_dir)?;

@@ -348,6 +348,12 @@ pub trait Device: std::fmt::Debug {
         false
     }
 
+    /// Whether what executes on the device does so on the calling thread's processor, as far as is
+    /// known: then whoever else polls there keeps it from that.
+    fn executes_here(&self) -> bool {
+        false
+    }
+
     /// The tenant has taken a piece of the pinned window: only such pieces are used. `address` is
     /// the tenant's.
     fn pin_host(&mut self, _address: u64, _bytes: u64) {}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::cells::Cell;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys;
-use crate::wait::SAME_PROCESSOR;
+use crate::wait::{SAME_PROCESSOR, processors};
 
 /// One side's view.
 #[derive(Debug, Clone)]
@@ -37,10 +37,11 @@ impl Processors {
         }
     }
 
-    /// Whether polling that has lasted so long keeps the peer from running.
+    /// Whether polling that has lasted so long keeps the peer from running. Who has no other
+    /// processor to go to does so from the first moment.
     #[inline]
     pub(crate) fn is_hopeless(&self, lasted: Duration) -> bool {
-        if lasted < SAME_PROCESSOR || !self.are_shared {
+        if (lasted < SAME_PROCESSOR && processors() > 1) || !self.are_shared {
             return false;
         }
         let peer = self.peer.load(Ordering::Relaxed);
@@ -65,6 +66,6 @@ mod tests {
             one.is_hopeless(SAME_PROCESSOR)
         });
         assert!(hopeless);
-        assert!(!one.is_hopeless(Duration::ZERO));
+        assert_eq!(one.is_hopeless(Duration::ZERO), processors() == 1);
     }
 }

@@ -158,11 +158,12 @@ impl WakeFlag {
         }
     }
 
-    /// Whether polling can end a wait: the peer runs on another processor. A guest's peer does, on
-    /// its host, however few processors the guest has.
+    /// Whether polling can end a wait: the peer runs on another processor, which need not be one
+    /// that this process may use. A guest's peer does, on its host, however few processors the guest
+    /// has.
     #[cfg(not(loom))]
     fn has_processor_for_peer(&self) -> bool {
-        several_processors() || self.word.memory().is_lent()
+        machine_processors() > 1 || self.word.memory().is_lent()
     }
 
     /// A model has as many as it likes.
@@ -396,6 +397,13 @@ fn several_processors() -> bool {
     processors() > 1
 }
 
+/// Looks now at what waits ask for once, and with files.
+#[cfg(not(loom))]
+pub fn warm_up() {
+    processors();
+    machine_processors();
+}
+
 /// Processors that this process may use, looked up once: a sandbox may forbid to ask again.
 #[cfg(not(loom))]
 pub(crate) fn processors() -> usize {
@@ -404,6 +412,19 @@ pub(crate) fn processors() -> usize {
 
     static PROCESSORS: OnceLock<usize> = OnceLock::new();
     *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get))
+}
+
+/// Processors that the machine has, looked up once: a sandbox may forbid to ask again.
+#[cfg(not(loom))]
+fn machine_processors() -> usize {
+    use std::sync::OnceLock;
+
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| {
+        // SAFETY: takes an integer and touches no memory of this process.
+        let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        usize::try_from(online).unwrap_or(1)
+    })
 }
 
 #[cfg(loom)]
@@ -500,7 +521,7 @@ mod tests {
             waker.wake();
         });
         // One processor polls for nobody.
-        assert!(polls.load(Ordering::SeqCst) > 0 || !several_processors());
+        assert!(polls.load(Ordering::SeqCst) > 0 || machine_processors() == 1);
     }
 
     /// A program of a virtual machine takes the flag back, and ends before its mark is sent.

@@ -155,14 +155,14 @@ struct Bench<'a> {
 
 /// A device with a processor of its own.
 struct Apart {
-    device: String,
+    processor: String,
     others: CpuSet,
 }
 
 impl Apart {
     fn of_this_process() -> Result<Self> {
         let (others, last) = processors()?;
-        Ok(Self { device: last.to_string(), others })
+        Ok(Self { processor: last.to_string(), others })
     }
 }
 
@@ -203,8 +203,8 @@ impl Bench<'_> {
 
     fn host(&self, attack: &Attack, side: Side) -> Result<Host> {
         let mut settings = attack.settings.to_vec();
-        if let Some(apart) = &self.apart {
-            settings.push(("device.processors", &apart.device));
+        if let Some(apart) = self.apart(side) {
+            settings.push(("device.processors", &apart.processor));
         }
         if side == Side::Control {
             settings.extend_from_slice(attack.control);
@@ -223,7 +223,7 @@ impl Bench<'_> {
         let start = common_start();
         let begins = Instant::now() + LEAD;
         let time = Time { start: &start, seconds };
-        let victim = self.start_victim(host, attack, time)?;
+        let victim = self.start_victim(host, attack, side, time)?;
         let others = self.start_others(host, attack, side, time)?;
         let (before, after) = watch(host, begins, Duration::from_secs(seconds))?;
         let limit = if side == Side::Control { DRAIN_CONTROL } else { DRAIN };
@@ -246,19 +246,30 @@ impl Bench<'_> {
         Ok(outcome(&victim, Duration::from_secs(seconds), &before, &after))
     }
 
-    fn start_victim(&self, host: &Host, attack: &Attack, time: Time<'_>) -> Result<Tenant> {
+    fn start_victim(
+        &self,
+        host: &Host,
+        attack: &Attack,
+        side: Side,
+        time: Time<'_>,
+    ) -> Result<Tenant> {
         let sync: &[&str] = if attack.sync_victim { &["--sync"] } else { &[] };
         let mut command = self.command(attack, HONEST, 1_000, time);
         command.args(sync);
         if attack.users > 0 {
             command.uid(VICTIM_USER).gid(VICTIM_USER);
         }
-        self.start(host, VICTIM, command)
+        self.start(host, side, VICTIM, command)
+    }
+
+    /// The processor that the device has to itself. In a control nothing is anybody's.
+    fn apart(&self, side: Side) -> Option<&Apart> {
+        self.apart.as_ref().filter(|_| side != Side::Control)
     }
 
     /// Starts a program where the device is not, if it has a processor of its own.
-    fn start(&self, host: &Host, name: &str, command: Command) -> Result<Tenant> {
-        match &self.apart {
+    fn start(&self, host: &Host, side: Side, name: &str, command: Command) -> Result<Tenant> {
+        match self.apart(side) {
             Some(apart) => on(&apart.others, || host.start(name, 1, command)),
             None => host.start(name, 1, command),
         }
@@ -286,7 +297,7 @@ impl Bench<'_> {
                 if attack.users > 0 {
                     command.uid(ATTACK_USER + number).gid(ATTACK_USER + number);
                 }
-                self.start(host, &format!("attacker{number}"), command)
+                self.start(host, side, &format!("attacker{number}"), command)
             })
             .collect()
     }

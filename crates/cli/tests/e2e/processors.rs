@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use crate::hierarchy::control;
 use crate::support::{Conversation, Node, eventually, finish, is_root, program, success, text_of};
 
 /// The processors that a thread may use, as the system writes them.
@@ -49,7 +50,7 @@ fn works(node: &Node, vgpu: &str) -> Conversation {
 fn a_device_has_processors_to_itself() {
     let Some((_, last)) = two() else { panic!("this needs two processors") };
     let own = format!("device.1.processors={last}");
-    let node = Node::start(&["device=soft,soft", &own]);
+    let mut node = Node::start(&["device=soft,soft", &own]);
     let daemon = of_threads(node.pid());
     let others = daemon.first().unwrap().clone();
     assert_eq!(daemon.len(), 1, "all threads of the daemon run on the same: {daemon:?}");
@@ -76,6 +77,21 @@ fn a_device_has_processors_to_itself() {
     admin.move_vgpu("a", "gpu0").unwrap();
     assert_eq!(of_process(worker), Some(others));
     tenant.kill();
+    drop(admin);
+    eventually("its worker to end", || node.workers().is_empty());
+    // One that begins there, and one that the next daemon finds.
+    success(control(&node, &["create", "b", "--device", "gpu1"]));
+    let mut tenant = works(&node, "b");
+    let there = |node: &Node| node.workers().first().and_then(|pid| of_process(*pid));
+    eventually("a worker on the device's processor", || there(&node).as_ref() == Some(&last));
+    let worker = node.workers()[0];
+    node.kill();
+    let first = format!("device.0.processors={last}");
+    node.configure(&["device=soft,soft", &first]);
+    node.launch();
+    let others = of_threads(node.pid()).first().cloned();
+    eventually("the worker that was found to run with the daemon", || of_process(worker) == others);
+    tenant.kill();
 }
 
 #[test]
@@ -94,6 +110,10 @@ fn processors_that_are_not_there_or_all_there_are_are_refused() {
     let text = refused("1023");
     assert!(text.contains("1023 are none of this daemon's") && text.contains(&list), "{text}");
     let text = refused(&list);
+    // Before anything is started.
+    let mut checked = crate::support::weft();
+    checked.args(["node", "--check", "--set", "device.processors=1023"]);
+    assert!(text_of(&finish(checked)).contains("1023 are none of this daemon's"));
     assert!(text.contains("leave one to it and to programs") && text.contains(&list), "{text}");
 }
 

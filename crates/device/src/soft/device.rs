@@ -30,6 +30,9 @@ const QUEUE_MAX: usize = 4096;
 /// How soon to look again whether the turn came, in ns.
 const TURN_POLL_NS: u64 = 20_000;
 
+/// A yield that takes less found nobody who wants the processor, in ns.
+const ALONE_NS: u64 = 5_000;
+
 /// Which time the device keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Clock {
@@ -287,13 +290,7 @@ impl SoftDevice {
             if !page.is_my_turn(*me) {
                 // Somebody else executes meanwhile.
                 self.launches.forget();
-                let now_ns = clock::now_ns();
-                if page.is_executed_here() {
-                    // Whoever polls here keeps it from that.
-                    std::thread::yield_now();
-                    return Some(Driven::WaitUntil(now_ns));
-                }
-                return Some(Driven::WaitUntil(now_ns + TURN_POLL_NS));
+                return Some(Driven::WaitUntil(make_way(page)));
             }
         }
         if let Some(waits) = self.make_resident() {
@@ -641,6 +638,10 @@ impl Device for SoftDevice {
         std::mem::take(&mut self.cx.output)
     }
 
+    fn executes_here(&self) -> bool {
+        self.page.as_ref().is_some_and(|(page, _)| page.is_executed_here())
+    }
+
     fn launches_since(&mut self, since_ns: Option<u64>) {
         match since_ns {
             Some(since_ns) if self.clock == Clock::Real => {
@@ -730,6 +731,20 @@ impl Drop for SoftDevice {
             page.leave(*me);
         }
     }
+}
+
+/// Leaves the processor to who executes on the device, if that is this thread's: whoever polls there
+/// keeps it from that. When to look again whether it is one's turn.
+fn make_way(page: &DevicePage) -> u64 {
+    let before_ns = clock::now_ns();
+    if page.is_executed_here() {
+        std::thread::yield_now();
+        let after_ns = clock::now_ns();
+        if after_ns.saturating_sub(before_ns) >= ALONE_NS {
+            return after_ns;
+        }
+    }
+    before_ns.saturating_add(TURN_POLL_NS)
 }
 
 fn blocks(launch: &Launch) -> u64 {

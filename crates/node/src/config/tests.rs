@@ -155,6 +155,24 @@ fn a_directory_too_long_for_sockets_is_refused_with_what_fits() {
 }
 
 #[test]
+fn no_two_devices_have_a_processor_in_common() {
+    let of = |second| {
+        let set = [
+            ("device", "soft,soft"),
+            ("device.0.processors", "1-2"),
+            ("device.1.processors", second),
+        ];
+        load(&set).map(|config| config.devices[1].processors.to_string())
+    };
+    assert_eq!(of("0,3").unwrap(), "0,3");
+    let error = of("2-4").unwrap_err().to_string();
+    assert!(
+        error.contains("device.1.processors") && error.contains("`gpu0` and `gpu1`"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_group_may_be_named_or_numbered() {
     let group = |text| load(&[("sockets.admin_group", text)]).unwrap().sockets.admin_group_id();
     assert_eq!(group("27").unwrap(), Some(27));

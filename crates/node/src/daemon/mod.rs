@@ -206,6 +206,7 @@ pub(crate) fn run(config: NodeConfig) -> anyhow::Result<()> {
 pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
     runtime::check_dirs(config)?;
     config.sockets.admin_group_id()?;
+    devices::other_processors(config)?;
     let mut config = config.clone();
     let (mut slacks, mut comments) = (BTreeSet::new(), String::new());
     if let Some(listen) = config.remote.listen {
@@ -393,7 +394,7 @@ impl Setup {
             let living = survivors.iter().map(|survivor| survivor.adoption.start.session);
             daemon.runtime.remove_others(&living.collect::<Vec<_>>())?;
         }
-        let nice = daemon.ranks.map(|ranks| ranks.deciding);
+        let nice = daemon.ranks.map(|ranks| ranks.executing);
         let driver_thread =
             thread::Builder::new().name("driver".to_owned()).spawn(move || driver.run(nice))?;
         daemon.adopt(survivors)?;

@@ -18,11 +18,8 @@ const HIGHEST: i32 = -20;
 pub(crate) struct Ranks {
     /// Of one that neither executes nor compiles: the daemon's own.
     usual: i32,
-    /// Of one that executes.
-    executing: i32,
-    /// Of the thread that hands the device out: everybody waits for it, those that execute, too,
-    /// and it works for microseconds.
-    pub(crate) deciding: i32,
+    /// Of one that executes, and of the thread that hands the device out.
+    pub(crate) executing: i32,
 }
 
 impl Ranks {
@@ -33,9 +30,7 @@ impl Ranks {
         let usual = getpriority_process(None).ok()?;
         setpriority_process(None, usual.saturating_sub(1).max(HIGHEST)).ok()?;
         setpriority_process(None, usual).ok()?;
-        let before = |levels: i32| usual.saturating_add(levels).max(HIGHEST);
-        let (executing, deciding) = (before(levels), before(levels.saturating_mul(2)));
-        Some(Self { usual, executing, deciding })
+        Some(Self { usual, executing: usual.saturating_add(levels).max(HIGHEST) })
     }
 }
 
@@ -97,7 +92,7 @@ impl Precedence {
 mod tests {
     use super::*;
 
-    const RANKS: Ranks = Ranks { usual: 0, executing: -10, deciding: -20 };
+    const RANKS: Ranks = Ranks { usual: 0, executing: -10 };
 
     #[test]
     fn who_executes_goes_first_and_who_compiles_last_whoever_says_it_first() {
@@ -139,8 +134,6 @@ mod tests {
         let before = getpriority_process(None).unwrap();
         let ranks = Ranks::probe(-10);
         assert_eq!(getpriority_process(None).unwrap(), before);
-        assert!(ranks.is_none_or(|ranks| {
-            ranks.usual == before && ranks.executing <= before && ranks.deciding <= ranks.executing
-        }));
+        assert!(ranks.is_none_or(|ranks| ranks.usual == before && ranks.executing <= before));
     }
 }

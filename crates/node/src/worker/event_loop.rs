@@ -731,12 +731,16 @@ impl<D: Device> EventLoop<D> {
 
     fn sleep(&self, limit: Option<Duration>) {
         // Only a holder, its successor, or who has just answered a call polls before it sleeps.
+        let has_turn = self.gate.grant().is_some() || self.gate.is_unmanaged();
         let waits_for_grant = self.session.has_ready_work() && self.gate.grant().is_none();
+        // And nobody where somebody else executes.
+        let is_in_the_way = !has_turn && self.session.device().executes_here();
         let other = || self.has_other_news().then_some(());
         // A timeout is news like any other.
-        let _: Result<_, _> = match (waits_for_grant, self.gate.is_prepared()) {
-            (_, true) => self.side.wait_making_way(self.gate.spin(), limit, other),
-            (true, false) => self.side.wait(Duration::ZERO, limit, other),
+        let _: Result<_, _> = match (self.gate.is_prepared(), waits_for_grant) {
+            _ if is_in_the_way => self.side.wait(Duration::ZERO, limit, other),
+            (true, _) => self.side.wait_making_way(self.gate.spin(), limit, other),
+            (false, true) => self.side.wait(Duration::ZERO, limit, other),
             (false, false) => self.side.wait(self.side.spin(self.ring_wait), limit, other),
         };
     }

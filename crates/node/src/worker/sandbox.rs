@@ -220,9 +220,7 @@ fn limit_process(user: Option<u32>, memory_bytes: u64, files_max: u64) -> Result
 fn warm_up() {
     let processors = std::thread::available_parallelism();
     tracing::trace!(?processors, "warm");
-    // The first wait asks for the number of processors.
-    let spun = weft_ring::wait::spin(std::time::Duration::from_nanos(1), || Some(()));
-    debug_assert!(spun.is_some(), "ready at once");
+    weft_ring::wait::warm_up();
     // The first look at the clock finds the kernel's page for it; without that every look traps.
     tracing::trace!(now_ns = crate::daemon::now_ns(), "warm");
 }

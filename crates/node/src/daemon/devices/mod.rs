@@ -17,6 +17,7 @@ use weft_ring::{Access, MemoryFile};
 use weft_sched::DeviceKey;
 
 use super::adopt::Survivor;
+use super::precedence::Ranks;
 use super::process::WorkerProcess;
 use super::spawn;
 use crate::admin::{DeviceReport, MemoryReport};
@@ -46,8 +47,8 @@ pub(crate) struct Device {
 pub(crate) struct Devices {
     open: BTreeMap<DeviceKey, Device>,
     absent: Vec<Absent>,
-    /// Processors that are no device's own.
-    others: Processors,
+    /// Processors that are no device's own, where some are.
+    others: Option<Processors>,
 }
 
 /// A configured device that was not usable when the node started.
@@ -68,6 +69,7 @@ impl Absent {
             product: "not usable since the node started".to_owned(),
             backend: self.config.backend.kind().to_owned(),
             clock: self.config.backend.clock().to_owned(),
+            processors: self.config.processors.to_string(),
             ..DeviceReport::default()
         }
     }
@@ -201,12 +203,23 @@ impl Device {
 /// and the programs of `weft run` have the others.
 ///
 /// # Errors
-/// In words: processors that are not there, or none left.
+/// As of [`other_processors`].
 pub(crate) fn leave_processors(config: &NodeConfig) -> anyhow::Result<()> {
+    if let Some(others) = other_processors(config)? {
+        others.keep(None)?;
+    }
+    Ok(())
+}
+
+/// Those that are no device's own, where some are.
+///
+/// # Errors
+/// In words: processors that are not there, none left, or workers that it cannot put there.
+pub(crate) fn other_processors(config: &NodeConfig) -> anyhow::Result<Option<Processors>> {
     let own = Processors::of_this_thread()?;
     let taken = Processors::union(config.devices.iter().map(|device| &device.processors));
     if taken.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let strange = taken.without(&own);
     if !strange.is_empty() {
@@ -219,8 +232,14 @@ pub(crate) fn leave_processors(config: &NodeConfig) -> anyhow::Result<()> {
              to it and to programs"
         );
     }
-    others.keep(None)?;
-    Ok(())
+    // Whoever may raise priorities may say where another user's threads run: `CAP_SYS_NICE`.
+    if config.worker.user_of(0).is_some() && Ranks::probe(0).is_none() {
+        bail!(
+            "device.processors: this daemon may not say where its workers run, which are users of \
+             their own (worker.user); give it CAP_SYS_NICE, or set worker.user=0"
+        );
+    }
+    Ok(Some(others))
 }
 
 /// While sessions of an earlier daemon live the device's memory stays as large as it was: their
@@ -250,19 +269,19 @@ impl Devices {
             let survivor = survivors.iter().find(|survivor| survivor.device() == key);
             devices.insert(key, Device::open(key, device.clone(), survivor)?);
         }
-        Ok(Self { open: devices, absent, others: Processors::of_this_thread()? })
+        let has_own = config.devices.iter().any(|device| !device.processors.is_empty());
+        let others = has_own.then(Processors::of_this_thread).transpose()?;
+        Ok(Self { open: devices, absent, others })
     }
 
-    /// Has a worker execute on the processors of its device, or where this daemon runs.
+    /// Has a worker execute on the processors of its device, or where this daemon runs; where it
+    /// likes if no device has its own.
     pub(crate) fn put_on(&self, device: DeviceKey, worker: &WorkerProcess) {
+        let Some(others) = &self.others else { return };
         let own = self.open.get(&device).map(|device| &device.config.processors);
-        let own = own.filter(|own| !own.is_empty());
-        if let Err(error) = worker.keep_on(own.unwrap_or(&self.others)) {
-            let pid = worker.pid;
-            match own {
-                Some(own) => tracing::warn!(pid, %own, %error, "a worker runs on other processors"),
-                None => tracing::debug!(pid, %error, "a worker keeps its processors"),
-            }
+        let processors = own.filter(|own| !own.is_empty()).unwrap_or(others);
+        if let Err(error) = worker.keep_on(processors) {
+            tracing::warn!(pid = worker.pid, %processors, %error, "a worker runs elsewhere");
         }
     }
 
