@@ -158,9 +158,8 @@ impl WakeFlag {
         }
     }
 
-    /// Whether polling can end a wait: the peer runs on another processor, which need not be one
-    /// that this process may use. A guest's peer does, on its host, however few processors the guest
-    /// has.
+    /// Whether polling can end a wait: the peer runs on another processor, maybe one that this
+    /// process may not use. A guest's peer does, on its host, however few processors the guest has.
     #[cfg(not(loom))]
     fn has_processor_for_peer(&self) -> bool {
         machine_processors() > 1 || self.word.memory().is_lent()

@@ -733,8 +733,8 @@ impl Drop for SoftDevice {
     }
 }
 
-/// Leaves the processor to who executes on the device, if that is this thread's: whoever polls there
-/// keeps it from that. When to look again whether it is one's turn.
+/// Leaves the processor to who executes on the device, if that is this thread's: whoever polls
+/// there keeps it from that. When to look again whether it is one's turn.
 fn make_way(page: &DevicePage) -> u64 {
     let before_ns = clock::now_ns();
     if page.is_executed_here() {
