@@ -118,8 +118,8 @@ pub struct DeviceConfig {
     pub window_s: Option<u64>,
     /// So often somebody looks whether another layout is better, in seconds; 20 unless configured.
     pub period_s: Option<u64>,
-    /// Processors on which nothing but its workers runs of what the node and `weft run` start; its
-    /// workers run on all if none is named.
+    /// Processors on which nothing but its workers runs of what the node and `weft run` start; if
+    /// none is named, its workers run where the daemon does.
     pub processors: Processors,
     /// Where the system swaps device memory to that the host has no room for; it stays in the
     /// host's memory if absent.
@@ -234,9 +234,8 @@ pub(super) fn check_all(devices: &[DeviceConfig]) -> Result<(), ConfigError> {
         if let Some(quantum_us) = device.quantum_us {
             check(&format!("{key}.quantum_us"), quantum_us, 100, 1_000_000)?;
         }
-        let theirs =
-            |other: &&DeviceConfig| other.processors.shared_with(&device.processors).is_some();
-        if let Some(other) = earlier.iter().find(theirs) {
+        let meets = |other: &&DeviceConfig| other.processors.meets(&device.processors);
+        if let Some(other) = earlier.iter().find(meets) {
             return Err(invalid(&format!(
                 "{key}.processors: `{}` and `{}` have one in common; each device has its own",
                 other.name, device.name

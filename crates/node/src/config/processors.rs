@@ -42,9 +42,9 @@ impl Processors {
         Self(self.0.difference(&others.0).copied().collect())
     }
 
-    /// The first that `others` have, too.
-    pub(super) fn shared_with(&self, others: &Self) -> Option<usize> {
-        self.0.intersection(&others.0).next().copied()
+    /// Whether `others` have one of them, too.
+    pub(super) fn meets(&self, others: &Self) -> bool {
+        !self.0.is_disjoint(&others.0)
     }
 
     /// Has a thread run nowhere else, and what it starts: the calling one, or the first of a
@@ -149,7 +149,7 @@ mod tests {
         let taken = Processors::union([&one, &other]);
         assert_eq!(taken.to_string(), "2,4-6");
         assert_eq!(all.without(&taken).to_string(), "0-1,3,7");
-        assert_eq!((other.shared_with(&one), all.shared_with(&other)), (None, Some(4)));
+        assert_eq!((other.meets(&one), all.meets(&other)), (false, true));
     }
 
     #[test]

@@ -27,11 +27,18 @@ impl Ranks {
     /// none or negative. Nothing without the right to raise a priority (`CAP_SYS_NICE` of the
     /// machine, not of a container): what was lowered would stay so.
     pub(crate) fn probe(levels: i32) -> Option<Self> {
-        let usual = getpriority_process(None).ok()?;
-        setpriority_process(None, usual.saturating_sub(1).max(HIGHEST)).ok()?;
-        setpriority_process(None, usual).ok()?;
+        let usual = getpriority_process(None).ok().filter(|_| may_order_threads())?;
         Some(Self { usual, executing: usual.saturating_add(levels).max(HIGHEST) })
     }
+}
+
+/// Whether this daemon may say what the system's scheduler does with threads of others: raises its
+/// own priority for an instant, which takes the same right.
+pub(crate) fn may_order_threads() -> bool {
+    getpriority_process(None).is_ok_and(|usual| {
+        let higher = usual.saturating_sub(1).max(HIGHEST);
+        setpriority_process(None, higher).is_ok() && setpriority_process(None, usual).is_ok()
+    })
 }
 
 /// What a worker does, as far as priorities go by it.

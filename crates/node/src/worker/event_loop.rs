@@ -737,11 +737,13 @@ impl<D: Device> EventLoop<D> {
         let is_in_the_way = !has_turn && self.session.device().executes_here();
         let other = || self.has_other_news().then_some(());
         // A timeout is news like any other.
-        let _: Result<_, _> = match (self.gate.is_prepared(), waits_for_grant) {
-            _ if is_in_the_way => self.side.wait(Duration::ZERO, limit, other),
-            (true, _) => self.side.wait_making_way(self.gate.spin(), limit, other),
-            (false, true) => self.side.wait(Duration::ZERO, limit, other),
-            (false, false) => self.side.wait(self.side.spin(self.ring_wait), limit, other),
+        let _: Result<_, _> = if is_in_the_way {
+            self.side.wait(Duration::ZERO, limit, other)
+        } else if self.gate.is_prepared() {
+            self.side.wait_making_way(self.gate.spin(), limit, other)
+        } else {
+            let spin = self.side.spin(self.ring_wait);
+            self.side.wait(if waits_for_grant { Duration::ZERO } else { spin }, limit, other)
         };
     }
 

@@ -17,7 +17,7 @@ use weft_ring::{Access, MemoryFile};
 use weft_sched::DeviceKey;
 
 use super::adopt::Survivor;
-use super::precedence::Ranks;
+use super::precedence::may_order_threads;
 use super::process::WorkerProcess;
 use super::spawn;
 use crate::admin::{DeviceReport, MemoryReport};
@@ -232,8 +232,7 @@ pub(crate) fn other_processors(config: &NodeConfig) -> anyhow::Result<Option<Pro
              to it and to programs"
         );
     }
-    // Whoever may raise priorities may say where another user's threads run: `CAP_SYS_NICE`.
-    if config.worker.user_of(0).is_some() && Ranks::probe(0).is_none() {
+    if config.worker.user_of(0).is_some() && !may_order_threads() {
         bail!(
             "device.processors: this daemon may not say where its workers run, which are users of \
              their own (worker.user); give it CAP_SYS_NICE, or set worker.user=0"

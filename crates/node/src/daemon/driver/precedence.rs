@@ -60,23 +60,21 @@ impl Driver {
     /// Who wants nothing and has nothing on its device any more goes first no longer, though nobody
     /// else comes.
     pub(super) fn put_back(&mut self) {
-        let Precedences { next, last } = std::mem::take(&mut self.precedences);
-        let is_done = |session: &SessionKey| {
-            self.turns.session(*session).is_none_or(|own| {
+        let turns = &self.turns;
+        let is_done = |_: &DeviceKey, session: &mut SessionKey| {
+            turns.session(*session).is_none_or(|own| {
                 !own.is_runnable() && !own.has_turn() && own.gate.report().in_flight_ns == 0
             })
         };
-        let (done, next): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            next.into_iter().partition(|(_, session)| is_done(session));
-        for session in done.into_values() {
+        let Precedences { next, last } = &mut self.precedences;
+        let next: Vec<SessionKey> = next.extract_if(.., is_done).map(|(_, key)| key).collect();
+        let last: Vec<SessionKey> = last.extract_if(.., is_done).map(|(_, key)| key).collect();
+        for session in next {
             self.does(session, |doing| doing.is_next = false);
         }
-        let (done, last): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            last.into_iter().partition(|(_, session)| is_done(session));
-        for session in done.into_values() {
+        for session in last {
             self.does(session, |doing| doing.has_turn = false);
         }
-        self.precedences = Precedences { next, last };
     }
 
     /// A session's device, if sessions take turns there.
