@@ -126,11 +126,14 @@ fn leave_processors(devices: &[DeviceReport]) {
     let of = |device: &DeviceReport| device.processors.parse().ok();
     let taken: Vec<Processors> = devices.iter().filter_map(of).collect();
     let taken = Processors::union(&taken);
+    if taken.is_empty() {
+        return;
+    }
     let others = Processors::of_this_thread().map(|own| own.without(&taken));
-    if !taken.is_empty()
-        && let Err(error) = others.and_then(|others| others.keep(None))
-    {
-        output::note(&format!("weft: the program may run on processors of devices: {error}"));
+    if others.and_then(|others| others.keep(None)).is_err() {
+        output::note(&format!(
+            "weft: the program may use no other processors than {taken}, which are devices' own"
+        ));
     }
 }
 

@@ -36,6 +36,12 @@ impl Processors {
         self.0.is_empty()
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Those that `others` do not have.
     #[must_use]
     pub fn without(&self, others: &Self) -> Self {

@@ -9,6 +9,7 @@ use weft_device::cuda::Found;
 use super::attach::gateway;
 use super::cosched;
 use crate::admin::{DeviceReport, DoctorCheck, DoctorReport, Finding, GatewayHealth};
+use crate::config::Processors;
 
 impl super::Daemon {
     /// The state of the node's health.
@@ -91,8 +92,11 @@ pub(crate) fn local_checks() -> Vec<DoctorCheck> {
 
 /// What of this machine matters to any node.
 fn machine_checks() -> Vec<DoctorCheck> {
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let spin = match processors {
+    // Those of the machine: who waits polls though it may use only one of them.
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let online = online.trim().parse::<Processors>().map_or(1, |online| online.count());
+    let own = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let spin = match online.max(own) {
         1 => check(
             "processors",
             Finding::Warning,
