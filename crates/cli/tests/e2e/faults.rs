@@ -61,7 +61,8 @@ fn without_a_limit_an_endless_kernel_ends_with_its_program() {
 /// Others that wait, and a kernel of one thread block that takes so many seconds when its worker
 /// has a processor to itself, which it has not where it shares one with `hogs`; whether it lived.
 fn lives_through_a_block(seconds: f64, hogs: usize) -> bool {
-    let node = Node::start(&["limits.block_ms=500", "scheduling.overdue_ms=500"]);
+    // A worker that executes goes before the hogs otherwise.
+    let node = Node::start(&["limits.block_ms=500", "scheduling.overdue_ms=500", "worker.nice=0"]);
     let calibrated = success(node.run(
         &["--name", "calibrated"],
         &program("adversary"),
@@ -214,10 +215,11 @@ fn who_takes_the_processor_raises_nobodys_bill() {
     }
 }
 
-/// A limit counts what the block had, not what other load had of its processor.
+/// A limit of a second counts what the block had, not what other load had of its processor: by the
+/// clock it takes four times what it takes alone, and two busy processors are slower than one.
 #[test]
 fn a_block_is_not_ended_for_time_that_others_had() {
-    assert!(lives_through_a_block(0.6, 3), "it was ended for others' time");
+    assert!(lives_through_a_block(0.35, 3), "it was ended for others' time");
     assert!(!lives_through_a_block(4.0, 0), "a block of seconds keeps others waiting");
 }
 
