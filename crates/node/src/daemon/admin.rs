@@ -579,10 +579,12 @@ impl Daemon {
 
     /// Turns since an instant; of a user who does not administrate, those of its own vGPUs.
     fn timeline(&self, since_ns: u64, caller: Caller) -> anyhow::Result<Timeline> {
-        let (spans, dropped) = self
-            .driver
-            .ask(|answer| Order::Timeline { since_ns, answer })
-            .ok_or_else(|| anyhow::anyhow!("the daemon is ending"))?;
+        let (spans, dropped) = {
+            // One at a time, so that news come in their order.
+            let mut archive = self.archive.lock().unwrap_or_else(PoisonError::into_inner);
+            let news = self.driver.ask(Order::Turns);
+            archive.since(news.ok_or_else(|| anyhow::anyhow!("the daemon is ending"))?, since_ns)
+        };
         let tables = self.tables();
         let turns = spans.into_iter().filter_map(|span| {
             let vgpu = tables.registry.by_key(span.vgpu);

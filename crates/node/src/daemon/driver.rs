@@ -31,7 +31,7 @@ use super::persist::{Saver, Schedule};
 use super::process::WorkerProcess;
 use super::recorder::{Chunk, Recorder, Trouble};
 use super::registry::Holding;
-use super::trace::Trace;
+use super::trace::{News, Trace};
 use crate::admin::{Attainment, CoschedulingReport};
 
 use self::drain::Drains;
@@ -158,13 +158,8 @@ pub(crate) enum Order {
     },
     /// What is going on.
     View(Sender<View>),
-    /// Turns since an instant, and how many are gone.
-    Timeline {
-        /// ns of `CLOCK_MONOTONIC`.
-        since_ns: u64,
-        /// Where to answer.
-        answer: Sender<(Vec<super::trace::Span>, u64)>,
-    },
+    /// Turns since this was last ordered.
+    Turns(Sender<News>),
     /// Record from now on.
     Record {
         /// Names the recording.
@@ -478,8 +473,8 @@ impl Driver {
                 let view = self.view();
                 let _ = answer.send(view);
             }
-            Order::Timeline { since_ns, answer } => {
-                let _ = answer.send(self.trace.since(since_ns));
+            Order::Turns(answer) => {
+                let _ = answer.send(self.trace.take());
             }
             Order::Record { id, chunks } => {
                 // One that cannot be written is over.

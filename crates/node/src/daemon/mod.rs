@@ -82,6 +82,7 @@ use self::runtime::{Listeners, Runtime};
 use self::sessions::Entry;
 use self::starts::Starts;
 use self::tenancy::Tenancy;
+use self::trace::Archive;
 use crate::config::{DeviceConfig, NodeConfig};
 
 pub(crate) use self::clock::now_ns;
@@ -115,6 +116,8 @@ pub(crate) struct Daemon {
     pub(crate) node_page: MemoryFile,
     /// The scheduling thread.
     pub(crate) driver: Handle,
+    /// Turns that it has told of.
+    archive: Mutex<Archive>,
     /// Who belongs to which tenant.
     tenancy: Tenancy,
     attach_pace: Mutex<AttachPace>,
@@ -367,6 +370,7 @@ impl Setup {
             devices,
             node_page,
             driver: handle,
+            archive: Mutex::default(),
             tenancy,
             attach_pace: Mutex::default(),
             loads: Loads::default(),
