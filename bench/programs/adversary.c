@@ -4,7 +4,7 @@
 //   adversary WHAT SECONDS [--start AT] [--kernel NAME] [--steps N] [--ahead N] [--sync]
 //             [--length SECONDS] [--fraction F] [--sessions N] [--names] [--launch] [--rate N]
 //             [--rows N] [--pitch BYTES] [--users FIRST] [--parts N] [--pause SECONDS]
-//             [--nice LEVEL]
+//             [--nice LEVEL] [--everywhere]
 //
 // WHAT is one of
 //   calibrate  alone: how many steps `work` does in SECONDS
@@ -28,16 +28,20 @@
 //              pauses of --pause, or of 1 to 3 ms
 //   graph      graphs of --kernels empty kernels, one after the other
 //   modules    --sessions processes that do nothing but load modules
+//   calls      --sessions processes that ask for memory and give it back, and never for the device
 //   attaches   --rate processes a second that attach and end
 //
 // --names gives each process of an attack a vGPU name of its own, --users FIRST a user of its own
 // from there on (needs root). --nice LEVEL gives all processes that priority, 19 the lowest; whoever
-// works for them elsewhere keeps its own. --start is a moment of CLOCK_MONOTONIC in seconds, or `-`:
+// works for them elsewhere keeps its own. --everywhere has them run on every processor there is,
+// whichever they were started on. --start is a moment of CLOCK_MONOTONIC in seconds, or `-`:
 // the program says `ready` when it could begin and does so when it reads a line. One JSON line at the
 // end.
+#define _GNU_SOURCE
 #include "../../examples/cuda/common.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -54,7 +58,7 @@ struct options {
     double seconds, start, length, fraction, rate, pause;
     uint32_t steps;
     unsigned long rows, pitch;
-    int ahead, sessions, sync, names, launch, users, waits, kernels, parts, nice;
+    int ahead, sessions, sync, names, launch, users, waits, kernels, parts, nice, everywhere;
 };
 
 static void nap(double seconds) {
@@ -94,6 +98,8 @@ static struct options parse(int argc, char **argv) {
             options.names = 1, takes_value = 0;
         else if (strcmp(name, "--launch") == 0)
             options.launch = 1, takes_value = 0;
+        else if (strcmp(name, "--everywhere") == 0)
+            options.everywhere = 1, takes_value = 0;
         else if (strcmp(name, "--start") == 0)
             options.start = atof(value), options.waits = strcmp(value, "-") == 0;
         else if (strcmp(name, "--kernel") == 0)
@@ -412,6 +418,16 @@ static void modules_round(const struct options *options, struct work *work, unsi
     load_and_unload(large_module(options->kernels));
 }
 
+// What is answered outside of turns.
+static void calls_round(const struct options *options, struct work *work, unsigned *seed) {
+    (void)options, (void)work, (void)seed;
+    size_t free, total;
+    CUdeviceptr memory;
+    CHECK(cuMemGetInfo(&free, &total));
+    CHECK(cuMemAlloc(&memory, 4096));
+    CHECK(cuMemFree(memory));
+}
+
 static void fills_round(const struct options *options, struct work *work, unsigned *seed) {
     (void)work, (void)seed;
     static CUdeviceptr memory;
@@ -573,6 +589,14 @@ int main(int argc, char **argv) {
         perror("adversary: --nice");
         return 2;
     }
+    if (options.everywhere) {
+        cpu_set_t all;
+        memset(&all, 0xff, sizeof all);
+        if (sched_setaffinity(0, sizeof all, &all) != 0) {
+            perror("adversary: --everywhere");
+            return 2;
+        }
+    }
     // A group of its own, so that an attack ends without ending who measures it.
     setpgid(0, 0);
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -595,7 +619,7 @@ int main(int argc, char **argv) {
                   {"modules", modules_round}, {"grow", grow_round},
                   {"graph", graph_round},     {"copies", copies_round},
                   {"pageable", pageable_round}, {"pinned", pinned_round},
-                  {"memory", memory_round}};
+                  {"memory", memory_round},     {"calls", calls_round}};
     for (size_t i = 0; i < sizeof rounds / sizeof *rounds; ++i)
         if (strcmp(options.what, rounds[i].what) == 0)
             return sessions(&options, rounds[i].round);

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use crate::hierarchy::control;
-use crate::support::{Conversation, Node, eventually, finish, is_root, program, success, text_of};
+use crate::support::{
+    Conversation, Node, eventually, finish, is_root, nice_of, program, success, text_of,
+};
 
 /// The processors that a thread may use, as the system writes them.
 fn processors(status: impl AsRef<Path>) -> Option<String> {
@@ -117,11 +119,77 @@ fn processors_that_are_not_there_or_all_there_are_are_refused() {
     assert!(text.contains("leave one to it and to programs") && text.contains(&list), "{text}");
 }
 
-/// The nice value of a process's first thread.
-fn nice_of(pid: u32) -> Option<i32> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // After the name in parentheses, which may hold anything: state and 15 more.
-    text.rsplit_once(')')?.1.split_whitespace().nth(16)?.parse().ok()
+/// A program whose sessions call their workers for a minute, and never for the device.
+fn calls(node: &Node, vgpu: &str, sessions: &str) -> Conversation {
+    let arguments = ["calls", "60", "--sessions", sessions];
+    Conversation::start(node.run(&["--name", vgpu], &program("adversary"), &arguments))
+}
+
+/// The nice values of a node's workers.
+fn nices(node: &Node) -> Vec<i32> {
+    node.workers().into_iter().filter_map(nice_of).collect()
+}
+
+/// How many of a node's workers go first.
+fn first(node: &Node) -> usize {
+    nices(node).into_iter().filter(|nice| *nice == -20).count()
+}
+
+/// Who asks for little outside of turns is served at once, and who asks without end after
+/// everybody's programs, for as long as it does.
+#[test]
+fn workers_that_are_called_without_end_go_after_ordinary_programs() {
+    if !is_root() {
+        eprintln!("skipped: only root can raise priorities");
+        return;
+    }
+    let node = Node::start(&["scheduling.share=vgpu"]);
+    let mut honest = works(&node, "honest");
+    eventually("its worker to go first", || nices(&node) == [-20]);
+    honest.say("begin");
+    let own = node.workers()[0];
+    let mut caller = calls(&node, "caller", "8");
+    let (mut looks, mut own_first) = (0, 0);
+    eventually("a hundred looks at workers that are called", || {
+        let of_caller = node.workers().into_iter().filter(|pid| *pid != own).filter_map(nice_of);
+        let of_caller: Vec<i32> = of_caller.collect();
+        if of_caller.len() == 8 && of_caller.iter().all(|nice| *nice > 0) {
+            looks += 1;
+            own_first += usize::from(nice_of(own) == Some(-20));
+        }
+        looks >= 100
+    });
+    assert_eq!(own_first, 100, "who does not call stays first");
+    caller.kill();
+    eventually("the caller's workers to end", || node.workers() == [own]);
+    // What was beyond the allowance is paid back within seconds.
+    let mut later = works(&node, "caller");
+    eventually("its next worker to go first", || first(&node) == 2);
+    [&mut honest, &mut later].into_iter().for_each(Conversation::kill);
+}
+
+/// Who has the device, who is next and whose turn ended last, where the tenant is beyond its
+/// allowance: others go first in their turns alone.
+#[test]
+fn three_workers_of_a_device_go_first_at_most_beyond_the_allowance() {
+    if !is_root() {
+        eprintln!("skipped: only root can raise priorities");
+        return;
+    }
+    let node = Node::start(&["scheduling.share=user"]);
+    let mut tenants = ["a", "b", "c", "d", "e", "f"].map(|name| works(&node, name));
+    tenants.iter_mut().for_each(|tenant| tenant.say("begin"));
+    let mut caller = calls(&node, "caller", "4");
+    eventually("all to be beyond", || nices(&node).len() == 10 && first(&node) < 5);
+    let (mut most, mut seen) = (0, 0);
+    for _ in 0..200 {
+        let first = first(&node);
+        (most, seen) = (most.max(first), seen + usize::from(first > 0));
+    }
+    assert!(seen > 100, "somebody went first in {seen} of 200 looks");
+    // Workers are looked at one after the other: one becomes the next while another is looked at.
+    assert!(most <= 4, "{most} workers went first");
+    tenants.iter_mut().chain([&mut caller]).for_each(Conversation::kill);
 }
 
 /// Whoever was next or had the device last goes before ordinary programs for as long as that is of
@@ -132,11 +200,13 @@ fn who_wants_nothing_any_more_goes_first_no_longer() {
         eprintln!("skipped: only root can raise priorities");
         return;
     }
-    let node = Node::start(&[]);
+    let node = Node::start(&["scheduling.share=user"]);
     let mut tenants = ["a", "b"].map(|name| works(&node, name));
     tenants.iter_mut().for_each(|tenant| tenant.say("begin"));
-    let first =
-        || node.workers().into_iter().filter_map(nice_of).filter(|nice| *nice == -10).count();
+    // Outside of turns the user's workers go after others.
+    let mut caller = calls(&node, "caller", "4");
+    let is_beyond = || nices(&node).iter().filter(|nice| **nice > 0).count() >= 4;
+    let first = || if is_beyond() { first(&node) } else { 0 };
     eventually("both to go first, as they take turns", || first() == 2);
     // It begins nothing any more, and what it has begun ends.
     let stopped = rustix::process::Pid::from_child(&tenants[0].child);
@@ -148,5 +218,5 @@ fn who_wants_nothing_any_more_goes_first_no_longer() {
     });
     rustix::process::kill_process(stopped, rustix::process::Signal::CONT).unwrap();
     eventually("both to go first again", || first() == 2);
-    tenants.iter_mut().for_each(Conversation::kill);
+    tenants.iter_mut().chain([&mut caller]).for_each(Conversation::kill);
 }

@@ -524,3 +524,10 @@ impl Drop for Conversation {
         let _ = self.child.wait();
     }
 }
+
+/// The nice value of a process's first thread.
+pub(crate) fn nice_of(pid: u32) -> Option<i32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // After the name in parentheses, which may hold anything: state and 15 more.
+    text.rsplit_once(')')?.1.split_whitespace().nth(16)?.parse().ok()
+}

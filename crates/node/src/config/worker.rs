@@ -12,8 +12,8 @@ pub struct WorkerConfig {
     /// daemon that is root can give them; 0 leaves workers the daemon's user.
     pub user: u32,
     /// Nice levels by which whoever has a device or is next, and the thread that hands it out, go
-    /// before the daemon's other threads: -20 to 0, which is not at all. Only a daemon with
-    /// `CAP_SYS_NICE` can give them.
+    /// before the daemon's other threads: -20 to 0, which is not at all, nor does anybody go after
+    /// them for what it does outside of turns. Only a daemon with `CAP_SYS_NICE` can give them.
     pub nice: i32,
     /// What compiling modules may take of others; the default bounds it.
     pub compiling: CompilingConfig,
@@ -21,9 +21,9 @@ pub struct WorkerConfig {
 
 impl Default for WorkerConfig {
     fn default() -> Self {
-        // A user that is nobody's: between what containers and what the system hand out. Nine
-        // tenths of a processor against ten ordinary threads of it.
-        Self { user: 1_900_000_000, nice: -10, compiling: CompilingConfig::default() }
+        // A user that is nobody's: between what containers and what the system hand out. As heavy
+        // as eighty-six ordinary threads.
+        Self { user: 1_900_000_000, nice: -20, compiling: CompilingConfig::default() }
     }
 }
 

@@ -188,7 +188,7 @@ pub(crate) struct Beginning {
     /// Its control page, with its doorbell.
     pub(crate) gate: GateDaemon,
     /// Its worker.
-    pub(crate) worker: WorkerProcess,
+    pub(crate) worker: Arc<WorkerProcess>,
     /// Its tenant's waiting threads, if they can be helped.
     pub(crate) waiters: Option<Waiters>,
 }
@@ -302,7 +302,7 @@ struct SessionRecord {
     id: u64,
     vgpu: u32,
     killed: bool,
-    worker: WorkerProcess,
+    worker: Arc<WorkerProcess>,
 }
 
 impl Driver {
@@ -504,10 +504,10 @@ impl Driver {
     fn begin(&mut self, beginning: Beginning) {
         let Beginning { session, id, vgpu, gate, worker, waiters } = beginning;
         self.coscheduler.begin(session, waiters, gate.page());
-        if let Some(device) = self.device_of(VgpuKey(vgpu)) {
-            self.introduce(gate.page(), device);
-        }
         self.sessions.insert(session, SessionRecord { id, vgpu, killed: false, worker });
+        if let Some(device) = self.device_of(VgpuKey(vgpu)) {
+            self.introduce(session, gate.page(), device);
+        }
         let key = SessionKey(session);
         self.turns.begin(&mut self.witness, key, VgpuKey(vgpu), gate);
         if self.turns.session(key).is_none() {
@@ -519,9 +519,11 @@ impl Driver {
     }
 
     /// Tells a session how its device is shared.
-    fn introduce(&self, page: &DaemonSide, device: &DrivenDevice) {
+    fn introduce(&self, session: u32, page: &DaemonSide, device: &DrivenDevice) {
+        let is_shared = self.turns.node().is_shared(device.key);
+        self.does(SessionKey(session), |doing| doing.is_unmanaged = is_shared);
         page.set_lead(weft_turn::lead_ns(&device.config));
-        page.set_unmanaged(self.turns.node().is_shared(device.key));
+        page.set_unmanaged(is_shared);
         page.set_grace_earned(self.is_grace_earned(device));
     }
 
@@ -565,8 +567,9 @@ impl Driver {
             if self.turns.node().is_shared(device.key) {
                 self.put_equal(device.key);
             }
-            for (_, session) in self.turns.sessions().filter(|(_, own)| own.device == device.key) {
-                self.introduce(session.gate.page(), &device);
+            let own = self.turns.sessions().filter(|(_, own)| own.device == device.key);
+            for (key, session) in own {
+                self.introduce(key.0, session.gate.page(), &device);
             }
         }
         self.save();

@@ -12,6 +12,7 @@ mod balance;
 mod clock;
 mod compiling;
 mod cosched;
+mod cpu_weight;
 mod devices;
 mod doctor;
 mod driver;
@@ -64,6 +65,7 @@ use self::attach::remote::Remote;
 use self::attach::vm::Regions;
 use self::compiling::Loads;
 use self::cosched::Coscheduler;
+use self::cpu_weight::CpuWeights;
 use self::devices::frames::Frames;
 use self::devices::{Device, Devices};
 use self::driver::{DrivenDevice, Driver, Handle, Order};
@@ -122,6 +124,7 @@ pub(crate) struct Daemon {
     tenancy: Tenancy,
     attach_pace: Mutex<AttachPace>,
     loads: Loads,
+    cpu_weights: CpuWeights,
     starts: Starts,
     tables: Mutex<Tables>,
     /// Frames were cleared.
@@ -374,6 +377,7 @@ impl Setup {
             tenancy,
             attach_pace: Mutex::default(),
             loads: Loads::default(),
+            cpu_weights: CpuWeights::default(),
             starts: Starts::default(),
             tables: Mutex::new(tables),
             cleared: Condvar::new(),
@@ -388,6 +392,7 @@ impl Setup {
         });
         health::start(&daemon, suspected)?;
         balance::start(&daemon)?;
+        cpu_weight::start(&daemon)?;
         Ok(Self { daemon, driver, journal, stop, leave, survivors })
     }
 

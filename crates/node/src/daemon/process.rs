@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::process::Pid;
@@ -15,7 +14,7 @@ use weft_ring::peer::Process;
 use super::precedence::{Doing, Precedence, Ranks};
 use crate::config::Processors;
 
-/// A worker's process, by descriptor and by number.
+/// A worker's process, by descriptor and by number, for all who may have to kill it.
 #[derive(Debug)]
 pub(crate) struct WorkerProcess {
     process: Process,
@@ -48,13 +47,6 @@ impl WorkerProcess {
         });
     }
 
-    /// Another descriptor of it, for who may have to kill it.
-    pub(crate) fn try_clone(&self) -> io::Result<Self> {
-        let descriptor = self.process.as_fd().try_clone_to_owned()?;
-        let (process, precedence) = (Process::from_descriptor(descriptor), self.precedence.clone());
-        Ok(Self { process, pid: self.pid, precedence })
-    }
-
     /// Ends it at once.
     pub(crate) fn kill(&self) -> io::Result<()> {
         self.process.kill()
@@ -73,7 +65,18 @@ impl WorkerProcess {
     /// How long its first thread, which executes, has waited for a processor so far, in ns; nothing
     /// where the system does not say or when it is gone.
     pub(crate) fn waited_ns(&self) -> Option<u64> {
-        self.read(waited_ns).flatten()
+        self.scheduled().map(|scheduled| scheduled.waited_ns)
+    }
+
+    /// What its first thread had and waited for so far, less the time in which something else
+    /// bounded that; nothing where the system does not say or when it is gone.
+    pub(crate) fn outside(&self) -> Option<Scheduled> {
+        let Scheduled { had_ns, waited_ns } = self.scheduled()?;
+        Some(Scheduled { had_ns: had_ns.saturating_sub(self.precedence.bounded_ns()), waited_ns })
+    }
+
+    fn scheduled(&self) -> Option<Scheduled> {
+        self.read(scheduled).flatten()
     }
 
     /// Whether it was stopped by a signal or by a debugger.
@@ -185,10 +188,21 @@ fn resident(pid: u32) -> Resident {
     Resident { all_bytes: bytes(1), shared_bytes: bytes(2) }
 }
 
-fn waited_ns(pid: u32) -> Option<u64> {
+/// What the system's scheduler did with a thread so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Scheduled {
+    /// How long it had a processor, in ns.
+    pub(crate) had_ns: u64,
+    /// How long it waited for one, in ns.
+    pub(crate) waited_ns: u64,
+}
+
+fn scheduled(pid: u32) -> Option<Scheduled> {
     // Time on a processor, time in wait for one, and how often it had one.
     let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
-    text.split_whitespace().nth(1)?.parse().ok()
+    let mut fields = text.split_whitespace().map(str::parse);
+    let mut next = || fields.next()?.ok();
+    Some(Scheduled { had_ns: next()?, waited_ns: next()? })
 }
 
 #[cfg(test)]

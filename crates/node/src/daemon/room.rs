@@ -2,9 +2,9 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that the daemon keeps open per session: the link, the worker's process for the
-/// session, the tables and the driver, and the vGPU's frames and table.
-const KEPT_PER_SESSION: u64 = 6;
+/// Descriptors that the daemon keeps open per session: the link, the worker's process, and the
+/// vGPU's frames and table.
+const KEPT_PER_SESSION: u64 = 4;
 
 /// Descriptors of everything else: sockets, files, connections, and what sessions need while they
 /// open, a few at a time.
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn a_low_limit_on_files_is_what_bounds_the_sessions() {
         let room = Room::of(1024);
-        assert_eq!(room.sessions, 128);
+        assert_eq!(room.sessions, 192);
         assert_eq!(room.bound_by(2048), "RLIMIT_NOFILE = 1024");
         assert_eq!(room.bound_by(100), "limits.sessions");
         assert_eq!(Room::of(0).sessions, 1, "a node without room for a session is none");

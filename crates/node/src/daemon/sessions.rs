@@ -310,10 +310,11 @@ impl Daemon {
         origin: Origin,
     ) -> anyhow::Result<()> {
         let gate = GateDaemon::new(DaemonSide::new(page, session.segment.doorbell()?));
-        let worker = session.worker.process.try_clone()?;
+        let worker = Arc::clone(&session.worker.process);
         if let Some(entry) = self.tables().sessions.get_mut(&session.key) {
-            self.devices.put_on(entry.device, &session.worker.process);
-            entry.worker = Some(session.worker.process.try_clone()?);
+            self.devices.put_on(entry.device, &worker);
+            self.weigh(entry.device, (session.vgpu, session.payer), &worker);
+            entry.worker = Some(Arc::clone(&worker));
             entry.segment = Some(session.segment.clone());
             entry.region = session.place.as_ref().map(|place| place.part.region);
         }

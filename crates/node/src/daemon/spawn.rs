@@ -3,6 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -34,7 +35,7 @@ const LAST_MOMENT: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct Worker {
     /// The process.
-    pub(crate) process: WorkerProcess,
+    pub(crate) process: Arc<WorkerProcess>,
     /// The socket to it.
     pub(crate) link: OwnedFd,
     /// It, if it is this daemon's own child.
@@ -50,7 +51,7 @@ impl Worker {
     ) -> anyhow::Result<Self> {
         let (link, child) = spawn(&start.device.backend)?;
         let pid = child.id();
-        let process = WorkerProcess::new(Process::open(pid)?, pid).ranked(ranks);
+        let process = Arc::new(WorkerProcess::new(Process::open(pid)?, pid).ranked(ranks));
         let worker = Self { process, link, child: Some(child) };
         match worker.start(start, fds) {
             Ok(()) => Ok(worker),
@@ -63,7 +64,8 @@ impl Worker {
 
     /// A worker that an earlier daemon started.
     pub(crate) fn adopted(process: Process, link: OwnedFd, pid: u32, ranks: Option<Ranks>) -> Self {
-        Self { process: WorkerProcess::new(process, pid).ranked(ranks), link, child: None }
+        let process = Arc::new(WorkerProcess::new(process, pid).ranked(ranks));
+        Self { process, link, child: None }
     }
 
     fn start(&self, start: &Start, fds: &[(Passed, BorrowedFd<'_>)]) -> anyhow::Result<()> {

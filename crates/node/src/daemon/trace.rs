@@ -110,7 +110,10 @@ mod tests {
         // What was taken over is there the next time, too, once.
         trace.end(20, 300, 80);
         let (again, _) = archive.since(trace.take(), 0);
-        assert_eq!(again.iter().map(|span| span.end_ns).collect::<Vec<_>>(), [Some(200), Some(300)]);
+        assert_eq!(
+            again.iter().map(|span| span.end_ns).collect::<Vec<_>>(),
+            [Some(200), Some(300)]
+        );
     }
 
     #[test]

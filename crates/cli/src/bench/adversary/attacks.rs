@@ -186,6 +186,20 @@ pub(super) const ATTACKS: &[Attack] = &[
         ..Attack::real("modules", 1, &["modules", "--sessions", "16"])
     },
     Attack {
+        // Wherever it may run, the device's own processor too, if it has one.
+        control: NOBODY_FIRST,
+        ..Attack::real(
+            "busy",
+            1,
+            &["memory", "--sessions", "8", "--rows", "16777216", "--everywhere"],
+        )
+    },
+    Attack {
+        // Calls want no turn either, and nobody goes first in any control.
+        control: NOBODY_FIRST,
+        ..Attack::real("calls", 1, &["calls", "--sessions", "16"])
+    },
+    Attack {
         users: 1,
         settings: BY_USER,
         control: &[("limits.attaches_per_second", "100000")],

@@ -71,7 +71,7 @@ fn employ(node: &Fixture, uid: u32, name: &str, process: u32) -> u32 {
     let mut tables = node.daemon.tables();
     let key = tables.registry.find(name).unwrap().key;
     let entry = tables.sessions.values_mut().find(|entry| entry.vgpu == key).unwrap();
-    entry.worker = Some(WorkerProcess::new(Process::open(process).unwrap(), process));
+    entry.worker = Some(Arc::new(WorkerProcess::new(Process::open(process).unwrap(), process)));
     key
 }
 

@@ -199,6 +199,12 @@ impl Device {
     }
 }
 
+fn keep_on(processors: &Processors, worker: &WorkerProcess) {
+    if let Err(error) = worker.keep_on(processors) {
+        tracing::warn!(pid = worker.pid, %processors, %error, "a worker runs elsewhere");
+    }
+}
+
 /// Leaves the devices' own processors to their workers: this daemon, what it starts from here on
 /// and the programs of `weft run` have the others.
 ///
@@ -278,10 +284,26 @@ impl Devices {
     pub(crate) fn put_on(&self, device: DeviceKey, worker: &WorkerProcess) {
         let Some(others) = &self.others else { return };
         let own = self.open.get(&device).map(|device| &device.config.processors);
-        let processors = own.filter(|own| !own.is_empty()).unwrap_or(others);
-        if let Err(error) = worker.keep_on(processors) {
-            tracing::warn!(pid = worker.pid, %processors, %error, "a worker runs elsewhere");
+        keep_on(own.filter(|own| !own.is_empty()).unwrap_or(others), worker);
+    }
+
+    /// Has a worker that does not execute run where this daemon does.
+    pub(crate) fn put_away(&self, worker: &WorkerProcess) {
+        if let Some(others) = &self.others {
+            keep_on(others, worker);
         }
+    }
+
+    /// Whether a device has processors of its own.
+    pub(crate) fn has_processors(&self, device: DeviceKey) -> bool {
+        self.find(device).is_some_and(|device| !device.config.processors.is_empty())
+    }
+
+    /// How many processors the workers of a device that has its own execute on, or all others.
+    pub(crate) fn processors_of(&self, own_of: Option<DeviceKey>) -> u64 {
+        let own = own_of.and_then(|key| self.find(key)).map(|device| &device.config.processors);
+        let all = || std::thread::available_parallelism().map_or(1, usize::from);
+        own.or(self.others.as_ref()).map_or_else(all, Processors::count) as u64
     }
 
     /// Writes into the node's configuration how much memory each device has.

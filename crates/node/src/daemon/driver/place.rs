@@ -73,8 +73,8 @@ impl Driver {
         let Some(known) = self.device_of(vgpu).copied() else { return };
         let node = self.turns.node();
         let own = self.turns.sessions().filter(|(key, _)| node.vgpu_of(*key) == Some(vgpu));
-        for (_, session) in own {
-            self.introduce(session.gate.page(), &known);
+        for (key, session) in own {
+            self.introduce(key.0, session.gate.page(), &known);
         }
     }
 

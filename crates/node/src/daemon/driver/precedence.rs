@@ -52,7 +52,7 @@ impl Driver {
         let own = self.turns.sessions().filter(|(_, session)| session.device == device);
         for (session, _) in own {
             self.does(session, |doing| {
-                *doing = Doing { compiles: doing.compiles, ..Doing::default() }
+                *doing = Doing { has_turn: false, is_next: false, ..*doing };
             });
         }
     }
@@ -84,7 +84,7 @@ impl Driver {
     }
 
     /// A session's worker does something else.
-    fn does(&self, session: SessionKey, change: impl FnOnce(&mut Doing)) {
+    pub(super) fn does(&self, session: SessionKey, change: impl FnOnce(&mut Doing)) {
         if let Some(own) = self.sessions.get(&session.0) {
             own.worker.does(change);
         }

@@ -55,7 +55,7 @@ fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
         id: 1,
         vgpu: 0,
         gate: GateDaemon::new(DaemonSide::new(control.clone(), control.doorbell().clone())),
-        worker: WorkerProcess::new(Process::open(process.id()).unwrap(), process.id()),
+        worker: Arc::new(WorkerProcess::new(Process::open(process.id()).unwrap(), process.id())),
         waiters: None,
     };
     let (device, weight) = (DEVICE, Weight::ONE);

@@ -1,5 +1,7 @@
 //! A session, as the daemon's other parts see it.
 
+use std::sync::Arc;
+
 use weft_api::node::{Elsewhere, Place, Whereabouts};
 use weft_ring::{Loss, Segment};
 use weft_sched::DeviceKey;
@@ -28,7 +30,7 @@ pub(crate) struct Entry {
     /// The tenant's program.
     pub(crate) program: String,
     /// Its worker, once it runs.
-    pub(crate) worker: Option<WorkerProcess>,
+    pub(crate) worker: Option<Arc<WorkerProcess>>,
     /// Its segment, once its worker runs.
     pub(crate) segment: Option<Segment>,
     /// The region of a virtual machine in which its lanes and pinned memory lie, and which pays for

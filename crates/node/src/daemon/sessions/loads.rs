@@ -38,26 +38,37 @@ impl Daemon {
         }
         if priority == Some(Priority::Lowest) {
             session.worker.process.does(|doing| doing.compiles = true);
+            // Where somebody executes all the time it would not come to it.
+            self.devices.put_away(&session.worker.process);
         }
         Reply::Done
     }
 
     /// A session has compiled its module.
     pub(super) fn end_load(&self, session: &Session, took_ns: Option<u64>) {
+        let device = self.tables().sessions.get(&session.key).map(|entry| entry.device);
+        if let Some(device) = device {
+            self.devices.put_on(device, &session.worker.process);
+        }
         session.worker.process.does(|doing| doing.compiles = false);
         self.loads.end(session.key, took_ns, clock::now_ns());
     }
 
     /// Who pays for a session's processor time: its tenant, or its vGPU where these compete.
     pub(in crate::daemon) fn payer(&self, session: &Session) -> u32 {
+        self.competitor(session.vgpu, session.payer)
+    }
+
+    /// The same of a session of this vGPU, for which this user's tenant pays.
+    pub(in crate::daemon) fn competitor(&self, vgpu: u32, user: u32) -> u32 {
         match self.config.scheduling.share {
-            ShareConfig::Vgpu => session.vgpu,
-            ShareConfig::User => session.payer,
+            ShareConfig::Vgpu => vgpu,
+            ShareConfig::User => user,
         }
     }
 
     /// The weights of those who compete and have sessions.
-    fn weights(&self, tables: &Tables) -> BTreeMap<u32, u32> {
+    pub(in crate::daemon) fn weights(&self, tables: &Tables) -> BTreeMap<u32, u32> {
         let registry = &tables.registry;
         let scheduling = &self.config.scheduling;
         let each = tables.sessions.values().map(|entry| match scheduling.share {

@@ -178,7 +178,7 @@ fn who_has_given_host_memory_back_is_measured_before_its_tenant_is_refused() {
     {
         let mut tables = node.daemon.tables();
         let worker = WorkerProcess::new(Process::open(process.id()).unwrap(), process.id());
-        tables.sessions.get_mut(&reservation.key).unwrap().worker = Some(worker);
+        tables.sessions.get_mut(&reservation.key).unwrap().worker = Some(Arc::new(worker));
         // What it took when it asked last; it has gone idle since.
         tables.host.measure(reservation.key, 12 << 20);
     }

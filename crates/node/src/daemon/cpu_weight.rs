@@ -1,0 +1,427 @@
+//! What tenants' workers weigh on the processors outside of turns.
+//!
+//! Outside of turns workers take commands and answer calls, for which nobody is charged, and a
+//! tenant may have as many as it likes. So each tenant has an allowance of processor time, whatever
+//! the number of its sessions: within it, workers go before ordinary threads outside of turns, too,
+//! for a program that asks for little does not wait for what others execute. The workers of who is
+//! beyond it go after ordinary threads, by so much that all of them together weigh as half a thread
+//! for each processor. What counts is how long a worker had or wanted a processor while it neither
+//! had the device nor was next nor compiled at the lowest priority, by the system's word. An idle
+//! processor serves all as fast as ever.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use weft_sched::DeviceKey;
+
+use super::precedence::{LOWEST, Outside};
+use super::process::WorkerProcess;
+use super::{Daemon, STACK_BYTES};
+
+/// How often it is looked at what workers had and wanted.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A part of each processor's time.
+type Part = (u64, u64);
+
+/// What the allowances of all are, by weight among those that have not all of theirs.
+const ALLOWED: Part = (1, 100);
+
+/// What a tenant has of its allowance when it has used none for long, in ns: a program that starts
+/// takes some milliseconds.
+const FULL_NS: i64 = 50_000_000;
+
+/// Who goes after others is so far beyond its allowance at most, in ns, for what it uses then:
+/// others lose next to nothing by that.
+const BEYOND_NS: i64 = 20_000_000;
+
+/// What a session costs that has begun since the last look, in ns: one that ends before the next is
+/// not seen otherwise.
+const BEGINNING_NS: u64 = 5_000_000;
+
+/// What those that are beyond weigh as, in threads.
+const WEIGHT: Part = (1, 2);
+
+/// Of what a tenant wanted so much counts at the next look, if it wanted less since.
+const REMEMBERED: Part = (3, 4);
+
+/// The system says what a thread had as of its last tick, in ns: so much may be known later than
+/// that it had a turn meanwhile.
+const TOLD_LATE_NS: u64 = 5_000_000;
+
+/// Whose workers use the same processors: those of a device that has its own, or all others.
+type Group = Option<DeviceKey>;
+
+/// How tenants' workers go outside of turns.
+#[derive(Debug, Default)]
+pub(crate) struct CpuWeights {
+    /// Tells of sessions that begin; nobody where the daemon may not order threads.
+    begun: OnceLock<Sender<()>>,
+    /// As of the last look.
+    tenants: Mutex<BTreeMap<(Group, u32), Outside>>,
+}
+
+impl Daemon {
+    /// A session of this vGPU, for which this user's tenant pays, begins on a device.
+    pub(crate) fn weigh(
+        &self,
+        device: DeviceKey,
+        (vgpu, user): (u32, u32),
+        worker: &WorkerProcess,
+    ) {
+        let key = (self.group_of(device), self.competitor(vgpu, user));
+        let weights = &self.cpu_weights;
+        let known =
+            weights.tenants.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
+        worker.does(|doing| doing.outside = known.unwrap_or(Outside::AtOnce));
+        if let Some(begun) = weights.begun.get() {
+            // The thread ends with the daemon.
+            let _ = begun.send(());
+        }
+    }
+
+    fn group_of(&self, device: DeviceKey) -> Group {
+        Some(device).filter(|device| self.devices.has_processors(*device))
+    }
+}
+
+/// Looks at workers in a thread of its own while there are any, for as long as the daemon lives and
+/// if it may order threads.
+pub(super) fn start(daemon: &Arc<Daemon>) -> anyhow::Result<()> {
+    if daemon.ranks.is_some_and(|ranks| ranks.order()) {
+        let (sender, begun) = mpsc::channel();
+        daemon.cpu_weights.begun.get_or_init(|| sender);
+        let daemon = Arc::downgrade(daemon);
+        let thread = thread::Builder::new().name("cpu-weight".to_owned()).stack_size(STACK_BYTES);
+        thread.spawn(move || watch(&daemon, &begun))?;
+    }
+    Ok(())
+}
+
+fn watch(daemon: &Weak<Daemon>, begun: &Receiver<()>) {
+    let mut ledger = Ledger::default();
+    while begun.recv().is_ok() {
+        let mut last = Instant::now();
+        loop {
+            thread::sleep(LOOK);
+            // Who begins after this is heard of again.
+            while begun.try_recv().is_ok() {}
+            let Some(daemon) = daemon.upgrade() else { return };
+            let passed = last.elapsed();
+            last += passed;
+            ledger.look(&daemon, u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX));
+            if ledger.sessions.is_empty() && ledger.tenants.is_empty() {
+                break;
+            }
+        }
+    }
+}
+
+/// What is had and wanted, from look to look.
+#[derive(Debug, Default)]
+struct Ledger {
+    sessions: BTreeMap<u32, Session>,
+    tenants: BTreeMap<(Group, u32), Tenant>,
+}
+
+#[derive(Debug)]
+struct Session {
+    worker: Arc<WorkerProcess>,
+    tenant: (Group, u32),
+    had: Counter,
+    wanted: Counter,
+}
+
+impl Ledger {
+    /// Looks at all workers, `passed_ns` after the last time, and says how they go from now on.
+    fn look(&mut self, daemon: &Daemon, passed_ns: u64) {
+        let weights = self.follow_sessions(daemon);
+        self.note();
+        let groups: BTreeSet<Group> = self.tenants.keys().map(|(group, _)| *group).collect();
+        for group in groups {
+            let processors_ns = passed_ns.saturating_mul(daemon.devices.processors_of(group));
+            let own = self.tenants.iter_mut().filter(|((of, _), _)| *of == group);
+            let mut own: BTreeMap<u32, &mut Tenant> =
+                own.map(|((_, key), tenant)| (*key, tenant)).collect();
+            settle(&mut own, &weights, processors_ns);
+        }
+        for session in self.sessions.values() {
+            let outside = self.tenants[&session.tenant].outside;
+            session.worker.does(|doing| doing.outside = outside);
+        }
+        let outside = self.tenants.iter().map(|(key, tenant)| (*key, tenant.outside)).collect();
+        *daemon.cpu_weights.tenants.lock().unwrap_or_else(PoisonError::into_inner) = outside;
+    }
+
+    /// Takes note of sessions that came and went; the weights of their tenants.
+    fn follow_sessions(&mut self, daemon: &Daemon) -> BTreeMap<u32, u32> {
+        let tables = daemon.tables();
+        self.sessions.retain(|session, _| tables.sessions.contains_key(session));
+        for (session, entry) in &tables.sessions {
+            let Some(worker) = &entry.worker else { continue };
+            let tenant =
+                (daemon.group_of(entry.device), daemon.competitor(entry.vgpu, entry.payer));
+            let new = || Session::new(Arc::clone(worker), tenant);
+            self.sessions.entry(*session).or_insert_with(new).tenant = tenant;
+        }
+        daemon.weights(&tables)
+    }
+
+    /// Adds up what tenants had and wanted since the last look. Who has all of its allowance and no
+    /// session is forgotten.
+    fn note(&mut self) {
+        let lives = |key| self.sessions.values().any(|session| session.tenant == key);
+        self.tenants.retain(|key, tenant| tenant.left_ns < FULL_NS || lives(*key));
+        let (part, whole) = REMEMBERED;
+        for tenant in self.tenants.values_mut() {
+            (tenant.had_ns, tenant.wanted_ns) = (0, tenant.wanted_ns / whole * part);
+        }
+        let mut wanted = BTreeMap::<(Group, u32), u64>::new();
+        for session in self.sessions.values_mut() {
+            let (had_ns, wanted_ns) = session.note();
+            self.tenants.entry(session.tenant).or_default().had_ns += had_ns;
+            *wanted.entry(session.tenant).or_default() += wanted_ns;
+        }
+        for (key, wanted_ns) in wanted {
+            let tenant = self.tenants.entry(key).or_default();
+            tenant.wanted_ns = tenant.wanted_ns.max(wanted_ns);
+        }
+    }
+}
+
+impl Session {
+    fn new(worker: Arc<WorkerProcess>, tenant: (Group, u32)) -> Self {
+        Self { worker, tenant, had: Counter::default(), wanted: Counter::default() }
+    }
+
+    /// How long its worker had a processor since the last look, and how long it wanted one.
+    fn note(&mut self) -> (u64, u64) {
+        let Some(outside) = self.worker.outside() else { return (0, 0) };
+        let wanted_ns = self.wanted.note(outside.had_ns.saturating_add(outside.waited_ns));
+        (self.had.note(outside.had_ns), wanted_ns)
+    }
+}
+
+/// What a worker had or wanted until the last look, in ns since it began, or a little more; nothing
+/// before the first.
+#[derive(Debug, Default)]
+struct Counter(Option<u64>);
+
+impl Counter {
+    fn note(&mut self, now_ns: u64) -> u64 {
+        let since_ns = self.0.map_or(BEGINNING_NS, |before_ns| now_ns.saturating_sub(before_ns));
+        // Turns in which it used no processor leave nothing over for later.
+        self.0 = Some(self.0.unwrap_or(0).clamp(now_ns, now_ns.saturating_add(TOLD_LATE_NS)));
+        since_ns
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tenant {
+    /// Of its allowance; below 0 where it is beyond.
+    left_ns: i64,
+    /// What its workers had of the processors since the last look.
+    had_ns: u64,
+    /// What they want from look to look.
+    wanted_ns: u64,
+    outside: Outside,
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self { left_ns: FULL_NS, had_ns: 0, wanted_ns: 0, outside: Outside::AtOnce }
+    }
+}
+
+impl Tenant {
+    /// Takes what it had out of its allowance, after it got this part of all.
+    fn pay(&mut self, part_ns: u64) {
+        self.left_ns = self.left_ns.saturating_add(signed(part_ns)).min(FULL_NS);
+        let left_ns = self.left_ns.saturating_sub(signed(self.had_ns));
+        self.left_ns = match self.outside {
+            Outside::AtOnce => left_ns,
+            Outside::After(_) => left_ns.max(self.left_ns.min(-BEYOND_NS)),
+        };
+    }
+}
+
+/// What tenants of one group, with these weights, had and wanted of processors that were there for
+/// so long: how their workers go from now on.
+fn settle(
+    tenants: &mut BTreeMap<u32, &mut Tenant>,
+    weights: &BTreeMap<u32, u32>,
+    processors_ns: u64,
+) {
+    let of_processors = |(part, whole): Part| processors_ns / whole * part;
+    let missing =
+        |tenant: &Tenant| u64::try_from(FULL_NS.saturating_sub(tenant.left_ns)).unwrap_or(0);
+    let missing = tenants.iter().map(|(key, tenant)| (*key, missing(tenant))).collect();
+    let allowed = parts(&missing, weights, of_processors(ALLOWED));
+    for (key, tenant) in tenants.iter_mut() {
+        tenant.pay(allowed[key]);
+    }
+    let beyond = tenants.iter().filter(|(_, tenant)| tenant.left_ns <= 0);
+    let beyond = beyond.map(|(key, tenant)| (*key, tenant.wanted_ns)).collect();
+    let weigh_as = parts(&beyond, weights, of_processors(WEIGHT));
+    for (key, tenant) in tenants.iter_mut() {
+        let after = |part_ns: &u64| Outside::After(levels(tenant.wanted_ns, *part_ns));
+        tenant.outside = weigh_as.get(key).map_or(Outside::AtOnce, after);
+    }
+}
+
+/// What each tenant may have of a room, in ns: by weight, and what one does not want is the others'.
+fn parts(
+    wanted: &BTreeMap<u32, u64>,
+    weights: &BTreeMap<u32, u32>,
+    mut room_ns: u64,
+) -> BTreeMap<u32, u64> {
+    let weight = |tenant: u32| u64::from(weights.get(&tenant).copied().unwrap_or(1));
+    let mut by_need: Vec<(u32, u64)> = wanted.iter().map(|(tenant, ns)| (*tenant, *ns)).collect();
+    by_need
+        .sort_by_key(|(tenant, ns)| (u128::from(*ns) << 32) / u128::from(weight(*tenant).max(1)));
+    let mut weights_left: u64 = wanted.keys().copied().map(weight).sum();
+    let mut parts = BTreeMap::new();
+    for (tenant, wanted_ns) in by_need {
+        let part_ns = u128::from(room_ns) * u128::from(weight(tenant));
+        let part_ns = part_ns / u128::from(weights_left.max(1));
+        let part_ns = u64::try_from(part_ns).unwrap_or(u64::MAX);
+        parts.insert(tenant, part_ns);
+        weights_left -= weight(tenant);
+        room_ns -= wanted_ns.min(part_ns);
+    }
+    parts
+}
+
+/// By how many nice levels threads that want so much weigh as those that want this part of it: each
+/// makes a thread lighter by a fifth (`sched_prio_to_weight` of Linux).
+fn levels(wanted_ns: u64, mut part_ns: u64) -> i32 {
+    let mut levels = 0;
+    while part_ns < wanted_ns && levels < LOWEST {
+        part_ns += part_ns / 4;
+        levels += 1;
+    }
+    levels
+}
+
+fn signed(ns: u64) -> i64 {
+    i64::try_from(ns).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks at one processor.
+    const LOOK_NS: u64 = 100_000_000;
+
+    fn by_key<T: Copy>(each: &[(u32, T)]) -> BTreeMap<u32, T> {
+        each.iter().copied().collect()
+    }
+
+    /// Tenants by what their workers had and wanted of the processor in each look.
+    struct Tenants(BTreeMap<u32, Tenant>);
+
+    impl Tenants {
+        fn new(number: u32) -> Self {
+            Self((1..=number).map(|key| (key, Tenant::default())).collect())
+        }
+
+        fn look(&mut self, used: &[(u32, u64, u64)]) -> Vec<Outside> {
+            self.look_weighted(used, &[])
+        }
+
+        fn look_weighted(
+            &mut self,
+            used: &[(u32, u64, u64)],
+            weights: &[(u32, u32)],
+        ) -> Vec<Outside> {
+            for (key, had_ns, wanted_ns) in used {
+                let tenant = self.0.get_mut(key).unwrap();
+                (tenant.had_ns, tenant.wanted_ns) = (*had_ns, *wanted_ns);
+            }
+            let mut all = self.0.iter_mut().map(|(key, tenant)| (*key, tenant)).collect();
+            settle(&mut all, &by_key(weights), LOOK_NS);
+            self.0.values().map(|tenant| tenant.outside).collect()
+        }
+    }
+
+    #[test]
+    fn who_uses_little_goes_first_and_so_does_a_program_that_starts() {
+        let mut tenants = Tenants::new(1);
+        assert_eq!(tenants.look(&[(1, 40_000_000, 40_000_000)]), [Outside::AtOnce]);
+        for _ in 0..1_000 {
+            assert_eq!(tenants.look(&[(1, 1_000_000, 1_500_000)]), [Outside::AtOnce]);
+        }
+    }
+
+    #[test]
+    fn in_the_long_run_nobody_has_more_at_once_than_its_allowance() {
+        let mut tenants = Tenants::new(1);
+        let (mut had_ns, mut is_first) = (0, true);
+        for _ in 0..100_000 {
+            // As much as there is while it goes first, and nothing while it does not.
+            let had = if is_first { LOOK_NS } else { 0 };
+            had_ns += had;
+            is_first = tenants.look(&[(1, had, 16 * had)]) == [Outside::AtOnce];
+        }
+        let part = had_ns as f64 / (100_000 * LOOK_NS) as f64;
+        assert!((0.009..0.0101).contains(&part), "{part}");
+    }
+
+    #[test]
+    fn who_is_beyond_weighs_as_half_a_thread_and_comes_back_soon() {
+        let mut tenants = Tenants::new(1);
+        let hog = |tenants: &mut Tenants, wanted_ns| tenants.look(&[(1, LOOK_NS, wanted_ns)]);
+        // A half is within three levels and four: 1.25³ is 1.95.
+        assert_eq!(hog(&mut tenants, LOOK_NS), [Outside::After(4)]);
+        // 1.25¹⁵ is 28.4, and 1.25¹⁶ 35.5.
+        assert_eq!(hog(&mut tenants, 16 * LOOK_NS), [Outside::After(16)]);
+        assert_eq!(hog(&mut tenants, 10_000 * LOOK_NS), [Outside::After(LOWEST)]);
+        // For as long as it goes on.
+        (0..1_000).for_each(|_| assert_ne!(hog(&mut tenants, LOOK_NS), [Outside::AtOnce]));
+        let until_first = (1..1_000).find(|_| tenants.look(&[(1, 0, 0)]) == [Outside::AtOnce]);
+        assert!(until_first.is_some_and(|looks| looks < 130), "{until_first:?}");
+    }
+
+    #[test]
+    fn what_one_does_not_use_of_an_allowance_the_others_have() {
+        let mut tenants = Tenants::new(3);
+        let use_of = |part: u64| [(1, 0, 0), (2, part, part), (3, part, part)];
+        tenants.look(&use_of(49_000_000));
+        for _ in 0..1_000 {
+            assert_eq!(tenants.look(&use_of(499_000)), [Outside::AtOnce; 3]);
+        }
+        // The levels of one that is beyond do not go by those that are not.
+        let outside = tenants.look(&[(2, LOOK_NS, 16 * LOOK_NS), (3, 0, 0)]);
+        assert_eq!(outside, [Outside::AtOnce, Outside::After(16), Outside::AtOnce]);
+    }
+
+    #[test]
+    fn parts_follow_the_weights() {
+        let weights = by_key(&[(1, 1), (2, 3)]);
+        let of = |wanted: &[(u32, u64)]| parts(&by_key(wanted), &weights, 400);
+        assert_eq!(of(&[(1, 1_000), (2, 1_000)]), by_key(&[(1, 100), (2, 300)]));
+        assert_eq!(of(&[(1, 1_000), (2, 200)]), by_key(&[(1, 200), (2, 300)]));
+        assert_eq!(of(&[(1, 0), (2, 1_000)]), by_key(&[(1, 100), (2, 400)]));
+        let mut tenants = Tenants::new(2);
+        let hogs = [(1, LOOK_NS, 8 * LOOK_NS), (2, LOOK_NS, 8 * LOOK_NS)];
+        let weighted = |tenants: &mut Tenants| tenants.look_weighted(&hogs, &[(1, 1), (2, 3)]);
+        assert_eq!(weighted(&mut tenants), [Outside::After(LOWEST), Outside::After(14)]);
+    }
+
+    #[test]
+    fn turns_without_a_processor_buy_none_later() {
+        let mut counter = Counter::default();
+        assert_eq!(counter.note(7_000_000), BEGINNING_NS);
+        assert_eq!(counter.note(9_000_000), 2_000_000);
+        // What it had in a turn is told after the turn.
+        assert_eq!(counter.note(6_000_000), 0);
+        assert_eq!(counter.note(9_500_000), 500_000);
+        // A turn of seconds that it slept through.
+        assert_eq!(counter.note(0), 0);
+        assert_eq!(counter.note(50_000_000), 45_000_000);
+    }
+}
