@@ -272,7 +272,8 @@ fn settle(
     }
 }
 
-/// What each tenant may have of a room, in ns: by weight, and what one does not want is the others'.
+/// What each tenant may have of a room, in ns: by weight, and what one does not want is the
+/// others'.
 fn parts(
     wanted: &BTreeMap<u32, u64>,
     weights: &BTreeMap<u32, u32>,
