@@ -28,7 +28,8 @@
 //              pauses of --pause, or of 1 to 3 ms
 //   graph      graphs of --kernels empty kernels, one after the other
 //   modules    --sessions processes that do nothing but load modules
-//   calls      --sessions processes that ask for memory and give it back, and never for the device
+//   calls      --sessions processes that ask for memory and give it back without end, and never for
+//              the device; with --launch there is always a kernel in between
 //   attaches   --rate processes a second that attach and end
 //
 // --names gives each process of an attack a vGPU name of its own, --users FIRST a user of its own
@@ -420,9 +421,11 @@ static void modules_round(const struct options *options, struct work *work, unsi
 
 // What is answered outside of turns.
 static void calls_round(const struct options *options, struct work *work, unsigned *seed) {
-    (void)options, (void)work, (void)seed;
+    (void)seed;
     size_t free, total;
     CUdeviceptr memory;
+    if (options->launch)
+        launch(work, options->steps);
     CHECK(cuMemGetInfo(&free, &total));
     CHECK(cuMemAlloc(&memory, 4096));
     CHECK(cuMemFree(memory));

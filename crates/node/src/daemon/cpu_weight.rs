@@ -11,10 +11,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::setpriority_process;
 use weft_sched::DeviceKey;
 
 use super::precedence::{LOWEST, Outside};
@@ -28,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(100);
 type Part = (u64, u64);
 
 /// What the allowances of all are, by weight among those that have not all of theirs.
-const ALLOWED: Part = (1, 100);
+const ALLOWED: Part = (2, 100);
 
 /// What a tenant has of its allowance when it has used none for long, in ns: a program that starts
 /// takes some milliseconds.
@@ -38,9 +39,8 @@ const FULL_NS: i64 = 50_000_000;
 /// others lose next to nothing by that.
 const BEYOND_NS: i64 = 20_000_000;
 
-/// What a session costs that has begun since the last look, in ns: one that ends before the next is
-/// not seen otherwise.
-const BEGINNING_NS: u64 = 5_000_000;
+/// What a tenant has of it that was not known before, in ns.
+const NEW_NS: i64 = 1_000_000;
 
 /// What those that are beyond weigh as, in threads.
 const WEIGHT: Part = (1, 2);
@@ -48,74 +48,87 @@ const WEIGHT: Part = (1, 2);
 /// Of what a tenant wanted so much counts at the next look, if it wanted less since.
 const REMEMBERED: Part = (3, 4);
 
-/// The system says what a thread had as of its last tick, in ns: so much may be known later than
-/// that it had a turn meanwhile.
-const TOLD_LATE_NS: u64 = 5_000_000;
-
 /// Whose workers use the same processors: those of a device that has its own, or all others.
 type Group = Option<DeviceKey>;
+
+/// Who has an allowance: who competes, where these processors are.
+type Key = (Group, u32);
 
 /// How tenants' workers go outside of turns.
 #[derive(Debug, Default)]
 pub(crate) struct CpuWeights {
-    /// Tells of sessions that begin; nobody where the daemon may not order threads.
-    begun: OnceLock<Sender<()>>,
+    /// Tells of workers; nobody where the daemon may not order threads.
+    begun: OnceLock<Sender<Began>>,
     /// As of the last look.
-    tenants: Mutex<BTreeMap<(Group, u32), Outside>>,
+    tenants: Mutex<BTreeMap<Key, Outside>>,
+}
+
+/// A worker begins to execute on a device, or goes on on another.
+#[derive(Debug)]
+struct Began {
+    worker: Arc<WorkerProcess>,
+    key: Key,
+    /// What it had of the processors before, in ns, which is another matter.
+    before_ns: u64,
 }
 
 impl Daemon {
-    /// A session of this vGPU, for which this user's tenant pays, begins on a device.
+    /// A worker executes from now on for a session of this vGPU, for which this user's tenant pays,
+    /// on a device.
     pub(crate) fn weigh(
         &self,
         device: DeviceKey,
         (vgpu, user): (u32, u32),
-        worker: &WorkerProcess,
+        worker: &Arc<WorkerProcess>,
     ) {
-        let key = (self.group_of(device), self.competitor(vgpu, user));
         let weights = &self.cpu_weights;
-        let known =
-            weights.tenants.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
-        worker.does(|doing| doing.outside = known.unwrap_or(Outside::AtOnce));
-        if let Some(begun) = weights.begun.get() {
-            // The thread ends with the daemon.
-            let _ = begun.send(());
-        }
+        let Some(begun) = weights.begun.get() else { return };
+        let own_of = Some(device).filter(|device| self.devices.has_processors(*device));
+        let key = (own_of, self.competitor(vgpu, user));
+        let known = lock(&weights.tenants).get(&key).copied();
+        // One that nobody knows has done nothing yet, but has no allowance either.
+        worker.does(|doing| doing.outside = known.unwrap_or_default());
+        let before_ns = worker.outside_ns();
+        // The thread ends with the daemon.
+        let _ = begun.send(Began { worker: Arc::clone(worker), key, before_ns });
     }
+}
 
-    fn group_of(&self, device: DeviceKey) -> Group {
-        Some(device).filter(|device| self.devices.has_processors(*device))
-    }
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Looks at workers in a thread of its own while there are any, for as long as the daemon lives and
 /// if it may order threads.
 pub(super) fn start(daemon: &Arc<Daemon>) -> anyhow::Result<()> {
-    if daemon.ranks.is_some_and(|ranks| ranks.order()) {
+    if let Some(ranks) = daemon.ranks.filter(|ranks| ranks.order()) {
         let (sender, begun) = mpsc::channel();
         daemon.cpu_weights.begun.get_or_init(|| sender);
         let daemon = Arc::downgrade(daemon);
         let thread = thread::Builder::new().name("cpu-weight".to_owned()).stack_size(STACK_BYTES);
-        thread.spawn(move || watch(&daemon, &begun))?;
+        thread.spawn(move || {
+            // Those that it is to set back do not hold it up.
+            if let Err(error) = setpriority_process(None, ranks.executing) {
+                tracing::warn!(%error, "who looks at workers keeps its priority");
+            }
+            watch(&daemon, &begun);
+        })?;
     }
     Ok(())
 }
 
-fn watch(daemon: &Weak<Daemon>, begun: &Receiver<()>) {
+fn watch(daemon: &Weak<Daemon>, begun: &Receiver<Began>) {
     let mut ledger = Ledger::default();
-    while begun.recv().is_ok() {
+    while let Ok(first) = begun.recv() {
+        ledger.take(first);
         let mut last = Instant::now();
-        loop {
+        while !ledger.is_empty() {
             thread::sleep(LOOK);
-            // Who begins after this is heard of again.
-            while begun.try_recv().is_ok() {}
+            begun.try_iter().for_each(|more| ledger.take(more));
             let Some(daemon) = daemon.upgrade() else { return };
             let passed = last.elapsed();
             last += passed;
             ledger.look(&daemon, u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX));
-            if ledger.sessions.is_empty() && ledger.tenants.is_empty() {
-                break;
-            }
         }
     }
 }
@@ -123,23 +136,40 @@ fn watch(daemon: &Weak<Daemon>, begun: &Receiver<()>) {
 /// What is had and wanted, from look to look.
 #[derive(Debug, Default)]
 struct Ledger {
-    sessions: BTreeMap<u32, Session>,
-    tenants: BTreeMap<(Group, u32), Tenant>,
+    workers: Vec<Known>,
+    tenants: BTreeMap<Key, Tenant>,
 }
 
 #[derive(Debug)]
-struct Session {
+struct Known {
     worker: Arc<WorkerProcess>,
-    tenant: (Group, u32),
-    had: Counter,
-    wanted: Counter,
+    key: Key,
+    /// What it had outside of turns until the last look, in ns.
+    had_ns: u64,
+    /// How long it had waited for a processor when it had some last, in ns.
+    waited_ns: Option<u64>,
 }
 
 impl Ledger {
+    fn is_empty(&self) -> bool {
+        self.workers.is_empty() && self.tenants.is_empty()
+    }
+
+    fn take(&mut self, Began { worker, key, before_ns }: Began) {
+        let known = self.workers.iter_mut().find(|known| Arc::ptr_eq(&known.worker, &worker));
+        match known {
+            Some(known) => known.key = key,
+            None => {
+                let known = Known { worker, key, had_ns: before_ns, waited_ns: None };
+                self.workers.push(known);
+            }
+        }
+    }
+
     /// Looks at all workers, `passed_ns` after the last time, and says how they go from now on.
     fn look(&mut self, daemon: &Daemon, passed_ns: u64) {
-        let weights = self.follow_sessions(daemon);
         self.note();
+        let weights = daemon.weights(&daemon.tables());
         let groups: BTreeSet<Group> = self.tenants.keys().map(|(group, _)| *group).collect();
         for group in groups {
             let processors_ns = passed_ns.saturating_mul(daemon.devices.processors_of(group));
@@ -148,74 +178,55 @@ impl Ledger {
                 own.map(|((_, key), tenant)| (*key, tenant)).collect();
             settle(&mut own, &weights, processors_ns);
         }
-        for session in self.sessions.values() {
-            let outside = self.tenants[&session.tenant].outside;
-            session.worker.does(|doing| doing.outside = outside);
+        for known in &self.workers {
+            let outside = self.tenants[&known.key].outside;
+            known.worker.does(|doing| doing.outside = outside);
         }
         let outside = self.tenants.iter().map(|(key, tenant)| (*key, tenant.outside)).collect();
-        *daemon.cpu_weights.tenants.lock().unwrap_or_else(PoisonError::into_inner) = outside;
-    }
-
-    /// Takes note of sessions that came and went; the weights of their tenants.
-    fn follow_sessions(&mut self, daemon: &Daemon) -> BTreeMap<u32, u32> {
-        let tables = daemon.tables();
-        self.sessions.retain(|session, _| tables.sessions.contains_key(session));
-        for (session, entry) in &tables.sessions {
-            let Some(worker) = &entry.worker else { continue };
-            let tenant =
-                (daemon.group_of(entry.device), daemon.competitor(entry.vgpu, entry.payer));
-            let new = || Session::new(Arc::clone(worker), tenant);
-            self.sessions.entry(*session).or_insert_with(new).tenant = tenant;
-        }
-        daemon.weights(&tables)
+        *lock(&daemon.cpu_weights.tenants) = outside;
     }
 
     /// Adds up what tenants had and wanted since the last look. Who has all of its allowance and no
-    /// session is forgotten.
+    /// worker is forgotten.
     fn note(&mut self) {
-        let lives = |key| self.sessions.values().any(|session| session.tenant == key);
-        self.tenants.retain(|key, tenant| tenant.left_ns < FULL_NS || lives(*key));
+        let live: BTreeSet<Key> = self.workers.iter().map(|known| known.key).collect();
+        self.tenants.retain(|key, tenant| tenant.left_ns < FULL_NS || live.contains(key));
         let (part, whole) = REMEMBERED;
         for tenant in self.tenants.values_mut() {
             (tenant.had_ns, tenant.wanted_ns) = (0, tenant.wanted_ns / whole * part);
+            tenant.is_live = false;
         }
-        let mut wanted = BTreeMap::<(Group, u32), u64>::new();
-        for session in self.sessions.values_mut() {
-            let (had_ns, wanted_ns) = session.note();
-            self.tenants.entry(session.tenant).or_default().had_ns += had_ns;
-            *wanted.entry(session.tenant).or_default() += wanted_ns;
+        let mut wanted = BTreeMap::<Key, u64>::new();
+        for known in &mut self.workers {
+            let tenant = self.tenants.entry(known.key).or_default();
+            let had_ns = known.note_had();
+            tenant.is_live = true;
+            tenant.had_ns += had_ns;
+            *wanted.entry(known.key).or_default() += had_ns + known.note_waited(had_ns);
         }
         for (key, wanted_ns) in wanted {
             let tenant = self.tenants.entry(key).or_default();
             tenant.wanted_ns = tenant.wanted_ns.max(wanted_ns);
         }
+        self.workers.retain(|known| !known.worker.has_ended());
     }
 }
 
-impl Session {
-    fn new(worker: Arc<WorkerProcess>, tenant: (Group, u32)) -> Self {
-        Self { worker, tenant, had: Counter::default(), wanted: Counter::default() }
+impl Known {
+    /// What it had outside of turns since the last look, in ns.
+    fn note_had(&mut self) -> u64 {
+        let had_ns = self.worker.outside_ns();
+        had_ns.saturating_sub(std::mem::replace(&mut self.had_ns, had_ns))
     }
 
-    /// How long its worker had a processor since the last look, and how long it wanted one.
-    fn note(&mut self) -> (u64, u64) {
-        let Some(outside) = self.worker.outside() else { return (0, 0) };
-        let wanted_ns = self.wanted.note(outside.had_ns.saturating_add(outside.waited_ns));
-        (self.had.note(outside.had_ns), wanted_ns)
-    }
-}
-
-/// What a worker had or wanted until the last look, in ns since it began, or a little more; nothing
-/// before the first.
-#[derive(Debug, Default)]
-struct Counter(Option<u64>);
-
-impl Counter {
-    fn note(&mut self, now_ns: u64) -> u64 {
-        let since_ns = self.0.map_or(BEGINNING_NS, |before_ns| now_ns.saturating_sub(before_ns));
-        // Turns in which it used no processor leave nothing over for later.
-        self.0 = Some(self.0.unwrap_or(0).clamp(now_ns, now_ns.saturating_add(TOLD_LATE_NS)));
-        since_ns
+    /// How long it has waited for a processor since it had some last, in ns; one that had none
+    /// since the last look is not asked.
+    fn note_waited(&mut self, had_ns: u64) -> u64 {
+        if had_ns == 0 {
+            return 0;
+        }
+        let Some(waited_ns) = self.worker.waited_ns() else { return 0 };
+        waited_ns.saturating_sub(self.waited_ns.replace(waited_ns).unwrap_or(waited_ns))
     }
 }
 
@@ -227,24 +238,29 @@ struct Tenant {
     had_ns: u64,
     /// What they want from look to look.
     wanted_ns: u64,
+    /// Whether it has workers.
+    is_live: bool,
     outside: Outside,
 }
 
 impl Default for Tenant {
     fn default() -> Self {
-        Self { left_ns: FULL_NS, had_ns: 0, wanted_ns: 0, outside: Outside::AtOnce }
+        let outside = Outside::default();
+        Self { left_ns: NEW_NS, had_ns: 0, wanted_ns: 0, is_live: true, outside }
     }
 }
 
 impl Tenant {
-    /// Takes what it had out of its allowance, after it got this part of all.
-    fn pay(&mut self, part_ns: u64) {
+    /// Takes what it had out of its allowance, after it got this part of all. Of processors that
+    /// were there for so long it cannot have had more.
+    fn pay(&mut self, part_ns: u64, processors_ns: u64) {
         self.left_ns = self.left_ns.saturating_add(signed(part_ns)).min(FULL_NS);
-        let left_ns = self.left_ns.saturating_sub(signed(self.had_ns));
-        self.left_ns = match self.outside {
-            Outside::AtOnce => left_ns,
-            Outside::After(_) => left_ns.max(self.left_ns.min(-BEYOND_NS)),
+        let had_ns = signed(self.had_ns.min(processors_ns));
+        let least_ns = match self.outside {
+            Outside::AtOnce => i64::MIN,
+            Outside::After(_) => self.left_ns.min(-BEYOND_NS),
         };
+        self.left_ns = self.left_ns.saturating_sub(had_ns).max(least_ns);
     }
 }
 
@@ -258,10 +274,13 @@ fn settle(
     let of_processors = |(part, whole): Part| processors_ns / whole * part;
     let missing =
         |tenant: &Tenant| u64::try_from(FULL_NS.saturating_sub(tenant.left_ns)).unwrap_or(0);
-    let missing = tenants.iter().map(|(key, tenant)| (*key, missing(tenant))).collect();
-    let allowed = parts(&missing, weights, of_processors(ALLOWED));
+    let live = tenants.iter().filter(|(_, tenant)| tenant.is_live);
+    let missing = live.map(|(key, tenant)| (*key, missing(tenant))).collect();
+    let all_ns = of_processors(ALLOWED);
+    let allowed = parts(&missing, weights, all_ns);
     for (key, tenant) in tenants.iter_mut() {
-        tenant.pay(allowed[key]);
+        // Those that have no workers take nothing from the others.
+        tenant.pay(allowed.get(key).copied().unwrap_or(all_ns), processors_ns);
     }
     let beyond = tenants.iter().filter(|(_, tenant)| tenant.left_ns <= 0);
     let beyond = beyond.map(|(key, tenant)| (*key, tenant.wanted_ns)).collect();
@@ -317,6 +336,8 @@ mod tests {
 
     /// Looks at one processor.
     const LOOK_NS: u64 = 100_000_000;
+    /// What all may have at once in one.
+    const ALLOWED_NS: u64 = LOOK_NS / ALLOWED.1 * ALLOWED.0;
 
     fn by_key<T: Copy>(each: &[(u32, T)]) -> BTreeMap<u32, T> {
         each.iter().copied().collect()
@@ -327,7 +348,8 @@ mod tests {
 
     impl Tenants {
         fn new(number: u32) -> Self {
-            Self((1..=number).map(|key| (key, Tenant::default())).collect())
+            let rested = Tenant { left_ns: FULL_NS, outside: Outside::AtOnce, ..Tenant::default() };
+            Self((1..=number).map(|key| (key, rested)).collect())
         }
 
         fn look(&mut self, used: &[(u32, u64, u64)]) -> Vec<Outside> {
@@ -354,7 +376,7 @@ mod tests {
         let mut tenants = Tenants::new(1);
         assert_eq!(tenants.look(&[(1, 40_000_000, 40_000_000)]), [Outside::AtOnce]);
         for _ in 0..1_000 {
-            assert_eq!(tenants.look(&[(1, 1_000_000, 1_500_000)]), [Outside::AtOnce]);
+            assert_eq!(tenants.look(&[(1, ALLOWED_NS, 2 * ALLOWED_NS)]), [Outside::AtOnce]);
         }
     }
 
@@ -368,8 +390,9 @@ mod tests {
             had_ns += had;
             is_first = tenants.look(&[(1, had, 16 * had)]) == [Outside::AtOnce];
         }
-        let part = had_ns as f64 / (100_000 * LOOK_NS) as f64;
-        assert!((0.009..0.0101).contains(&part), "{part}");
+        let allowed_ns = 100_000 * ALLOWED_NS;
+        assert!(had_ns < allowed_ns + 2 * LOOK_NS, "{had_ns} ns of {allowed_ns}");
+        assert!(had_ns > allowed_ns / 10 * 9, "{had_ns} ns of {allowed_ns}");
     }
 
     #[test]
@@ -393,11 +416,19 @@ mod tests {
         let use_of = |part: u64| [(1, 0, 0), (2, part, part), (3, part, part)];
         tenants.look(&use_of(49_000_000));
         for _ in 0..1_000 {
-            assert_eq!(tenants.look(&use_of(499_000)), [Outside::AtOnce; 3]);
+            assert_eq!(tenants.look(&use_of(ALLOWED_NS / 2 - 1)), [Outside::AtOnce; 3]);
         }
         // The levels of one that is beyond do not go by those that are not.
         let outside = tenants.look(&[(2, LOOK_NS, 16 * LOOK_NS), (3, 0, 0)]);
         assert_eq!(outside, [Outside::AtOnce, Outside::After(16), Outside::AtOnce]);
+    }
+
+    #[test]
+    fn a_new_name_has_no_allowance_saved() {
+        let mut tenants = Tenants(by_key(&[(1, Tenant::default())]));
+        assert_eq!(tenants.look(&[(1, 3_000_000, 3_000_000)]), [Outside::After(0)]);
+        let again = (1..10).find(|_| tenants.look(&[(1, 0, 0)]) == [Outside::AtOnce]);
+        assert!(again.is_some(), "it is within it in less than a second");
     }
 
     #[test]
@@ -411,18 +442,5 @@ mod tests {
         let hogs = [(1, LOOK_NS, 8 * LOOK_NS), (2, LOOK_NS, 8 * LOOK_NS)];
         let weighted = |tenants: &mut Tenants| tenants.look_weighted(&hogs, &[(1, 1), (2, 3)]);
         assert_eq!(weighted(&mut tenants), [Outside::After(LOWEST), Outside::After(14)]);
-    }
-
-    #[test]
-    fn turns_without_a_processor_buy_none_later() {
-        let mut counter = Counter::default();
-        assert_eq!(counter.note(7_000_000), BEGINNING_NS);
-        assert_eq!(counter.note(9_000_000), 2_000_000);
-        // What it had in a turn is told after the turn.
-        assert_eq!(counter.note(6_000_000), 0);
-        assert_eq!(counter.note(9_500_000), 500_000);
-        // A turn of seconds that it slept through.
-        assert_eq!(counter.note(0), 0);
-        assert_eq!(counter.note(50_000_000), 45_000_000);
     }
 }

@@ -371,6 +371,7 @@ impl Driver {
             }
             self.look();
             self.sweep();
+            self.put_back_due();
             self.coscheduler.settle(clock::now_ns());
             self.drains.release(clock::now_ns());
             if self.keep_time() {
@@ -391,6 +392,7 @@ impl Driver {
             self.coscheduler.deadline_ns(),
             self.sweep_due_ns(),
             self.drains.due_ns(),
+            self.left_due_ns(),
         ];
         let next_ns = due_ns.into_iter().flatten().min();
         let limit =

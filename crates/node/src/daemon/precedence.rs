@@ -8,7 +8,6 @@
 //! not, for it would say what its tenant likes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use rustix::process::{getpriority_process, setpriority_process};
 
@@ -54,6 +53,8 @@ pub(crate) fn may_order_threads() -> bool {
 pub(crate) struct Doing {
     /// It has the device.
     pub(crate) has_turn: bool,
+    /// Its turn ended last: what it had begun may still be on the device.
+    pub(crate) was_last: bool,
     /// It is to be ready for the turn after this one.
     pub(crate) is_next: bool,
     /// It compiles more than its tenant's share.
@@ -62,6 +63,8 @@ pub(crate) struct Doing {
     pub(crate) is_unmanaged: bool,
     /// How it goes while it does none of these.
     pub(crate) outside: Outside,
+    /// The device time that it has used, in ns, as of the last change that has to do with turns.
+    pub(crate) used_ns: u64,
 }
 
 /// How a worker goes outside of turns.
@@ -83,9 +86,11 @@ impl Doing {
     fn nice(self, ranks: Ranks) -> i32 {
         match self {
             Self { compiles: true, .. } => LOWEST,
-            Self { has_turn: true, .. } | Self { is_next: true, .. } => ranks.executing,
+            Self { has_turn: true, .. } | Self { was_last: true, .. } => ranks.executing,
             Self { is_unmanaged: true, .. } => ranks.usual,
             Self { outside: Outside::AtOnce, .. } => ranks.executing,
+            // Ready it is to be, and to take little from who executes until then.
+            Self { is_next: true, .. } => ranks.usual.midpoint(ranks.executing),
             Self { outside: Outside::After(levels), .. } => {
                 ranks.usual.saturating_add(levels).min(LOWEST)
             }
@@ -110,17 +115,8 @@ struct Standing {
     doing: Doing,
     /// The nice value that it has, once that is known.
     nice: Option<i32>,
-    /// How long something else has bounded what it takes, until it last ceased to, in ns.
-    bounded_ns: u64,
-    /// Since when something does.
-    bounded_since: Option<Instant>,
-}
-
-impl Standing {
-    fn bounded_ns(&self) -> u64 {
-        let since = self.bounded_since.map_or(0, |since| since.elapsed().as_nanos());
-        self.bounded_ns.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
-    }
+    /// What it had of the processors, as it was last read.
+    had: Had,
 }
 
 impl Precedence {
@@ -129,30 +125,69 @@ impl Precedence {
         Self { ranks, standing: Mutex::default() }
     }
 
-    /// It does something else: `set` gives it another nice value, if that is another one. What
-    /// fails is tried again at the next change.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut Doing), set: impl FnOnce(i32) -> bool) {
+    /// It does something else, when it has had so much of the processors: `set` gives it another
+    /// nice value, if that is another one. What fails is tried again at the next change.
+    pub(crate) fn change(
+        &self,
+        change: impl FnOnce(&mut Doing),
+        had_ns: impl FnOnce() -> Option<u64>,
+        set: impl FnOnce(i32) -> bool,
+    ) {
         let Some(ranks) = self.ranks else { return };
         let mut standing = self.lock();
+        let before = standing.doing;
         change(&mut standing.doing);
-        if standing.doing.is_bounded() != standing.bounded_since.is_some() {
-            standing.bounded_ns = standing.bounded_ns();
-            standing.bounded_since = standing.doing.is_bounded().then(Instant::now);
+        let doing = standing.doing;
+        if doing.is_bounded() != before.is_bounded() || doing.was_last != before.was_last {
+            standing.had.read(before, had_ns(), doing.used_ns.saturating_sub(before.used_ns));
         }
-        let nice = standing.doing.nice(ranks);
+        let nice = doing.nice(ranks);
         if standing.nice != Some(nice) {
             standing.nice = set(nice).then_some(nice);
         }
     }
 
-    /// How long turns, compiling's bounds or nothing at all have bounded what it takes of the
-    /// processors so far, in ns.
-    pub(crate) fn bounded_ns(&self) -> u64 {
-        self.lock().bounded_ns()
+    /// Whether its tenant is beyond what goes at once outside of turns.
+    pub(crate) fn is_beyond(&self) -> bool {
+        matches!(self.lock().doing.outside, Outside::After(_))
+    }
+
+    /// What it had of the processors outside of turns until it had so much in all, in ns; what was
+    /// known before where that is not known any more. What it had since its last turn is told
+    /// when it is known what of that it executed.
+    pub(crate) fn outside_ns(&self, had_ns: Option<u64>) -> u64 {
+        let mut standing = self.lock();
+        let doing = standing.doing;
+        if !doing.was_last {
+            standing.had.read(doing, had_ns, 0);
+        }
+        standing.had.outside_ns
     }
 
     fn lock(&self) -> MutexGuard<'_, Standing> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a worker had of the processors.
+#[derive(Debug, Default)]
+struct Had {
+    /// In all, when it was last read.
+    until_ns: u64,
+    /// Of that, outside of turns.
+    outside_ns: u64,
+}
+
+impl Had {
+    /// It has had so much by now, did that since the last time, and executed so much meanwhile:
+    /// what was left of its turn.
+    fn read(&mut self, doing: Doing, had_ns: Option<u64>, executed_ns: u64) {
+        let Some(had_ns) = had_ns else { return };
+        let since_ns = had_ns.saturating_sub(self.until_ns);
+        self.until_ns = self.until_ns.max(had_ns);
+        if !doing.is_bounded() {
+            self.outside_ns += since_ns.saturating_sub(executed_ns);
+        }
     }
 }
 
@@ -171,12 +206,13 @@ mod tests {
             set.lock().unwrap().push(nice);
             true
         };
-        of_driver.change(|doing| doing.has_turn = true, note);
-        of_driver.change(|doing| doing.has_turn = true, note);
-        of_session.change(|doing| doing.compiles = true, note);
+        let nothing = || None;
+        of_driver.change(|doing| doing.has_turn = true, nothing, note);
+        of_driver.change(|doing| doing.has_turn = true, nothing, note);
+        of_session.change(|doing| doing.compiles = true, nothing, note);
         // That its turn is over is heard when it compiles already.
-        of_driver.change(|doing| doing.has_turn = false, note);
-        of_session.change(|doing| doing.compiles = false, note);
+        of_driver.change(|doing| doing.has_turn = false, nothing, note);
+        of_session.change(|doing| doing.compiles = false, nothing, note);
         assert_eq!(*set.lock().unwrap(), [-10, 19, 0]);
     }
 
@@ -188,7 +224,10 @@ mod tests {
         assert_eq!(nice(Doing { outside: Outside::After(40), ..beyond }), LOWEST);
         assert_eq!(nice(Doing { outside: Outside::AtOnce, ..beyond }), RANKS.executing);
         assert_eq!(nice(Doing { has_turn: true, ..beyond }), RANKS.executing);
-        assert_eq!(nice(Doing { is_next: true, ..beyond }), RANKS.executing);
+        assert_eq!(nice(Doing { was_last: true, ..beyond }), RANKS.executing);
+        assert_eq!(nice(Doing { is_next: true, ..beyond }), -5);
+        let within = Doing { outside: Outside::AtOnce, ..beyond };
+        assert_eq!(nice(Doing { is_next: true, ..within }), RANKS.executing);
         // Where nobody takes turns nobody is outside of one.
         assert_eq!(nice(Doing { is_unmanaged: true, ..beyond }), RANKS.usual);
         let compiles = Doing { compiles: true, outside: Outside::AtOnce, ..beyond };
@@ -197,26 +236,25 @@ mod tests {
     }
 
     #[test]
-    fn what_turns_and_other_bounds_bound_is_counted_apart() {
+    fn what_is_had_in_turns_and_what_is_left_of_them_is_not_had_outside() {
         let precedence = Precedence::new(Some(RANKS));
-        let passes = || {
-            let before = Instant::now();
-            while before.elapsed().as_millis() < 2 {
-                std::hint::spin_loop();
-            }
+        let at = |had_ns, change: &dyn Fn(&mut Doing)| {
+            precedence.change(change, || Some(had_ns), |_| true);
         };
-        passes();
-        assert_eq!(precedence.bounded_ns(), 0);
-        precedence.change(|doing| doing.is_next = true, |_| true);
-        passes();
-        // No gap where one follows the other.
-        precedence.change(|doing| *doing = Doing { has_turn: true, ..Doing::default() }, |_| true);
-        passes();
-        precedence.change(|doing| doing.has_turn = false, |_| true);
-        let bounded_ns = precedence.bounded_ns();
-        assert!(bounded_ns >= 4_000_000, "{bounded_ns}");
-        passes();
-        assert_eq!(precedence.bounded_ns(), bounded_ns);
+        assert_eq!(precedence.outside_ns(Some(5)), 5);
+        at(7, &|doing| doing.is_next = true);
+        assert_eq!(precedence.outside_ns(Some(50)), 7, "who is next waits for the device");
+        at(100, &|doing| *doing = Doing { has_turn: true, ..Doing::default() });
+        assert_eq!(precedence.outside_ns(Some(1_000)), 7);
+        // A turn that it slept through buys nothing later.
+        at(1_000, &|doing| {
+            *doing = Doing { was_last: true, used_ns: 600, ..Doing::default() };
+        });
+        assert_eq!(precedence.outside_ns(Some(1_500)), 7, "it is not known what of it is left");
+        // Ten executed, the rest did something else.
+        at(2_000, &|doing| *doing = Doing { used_ns: 610, ..Doing::default() });
+        assert_eq!(precedence.outside_ns(Some(2_001)), 7 + 990 + 1);
+        assert_eq!(precedence.outside_ns(None), 998, "what it had is known when it is gone");
     }
 
     #[test]
@@ -226,6 +264,7 @@ mod tests {
         for answer in [false, true, true] {
             precedence.change(
                 |_| {},
+                || None,
                 |_| {
                     tried += 1;
                     answer
@@ -233,7 +272,8 @@ mod tests {
             );
         }
         assert_eq!(tried, 2);
-        Precedence::new(None).change(|doing| doing.has_turn = true, |_| unreachable!());
+        let none = Precedence::new(None);
+        none.change(|doing| doing.has_turn = true, || None, |_| unreachable!());
     }
 
     #[test]

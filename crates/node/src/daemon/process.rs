@@ -38,13 +38,14 @@ impl WorkerProcess {
 
     /// It does something else, by which its first thread has another priority.
     pub(crate) fn does(&self, change: impl FnOnce(&mut Doing)) {
-        self.precedence.change(change, |nice| {
+        let set = |nice| {
             let set = self.set_nice(nice);
             if let Err(error) = &set {
                 tracing::debug!(pid = self.pid, nice, %error, "a worker keeps its priority");
             }
             set.is_ok()
-        });
+        };
+        self.precedence.change(change, || self.had_ns(), set);
     }
 
     /// Ends it at once.
@@ -65,18 +66,37 @@ impl WorkerProcess {
     /// How long its first thread, which executes, has waited for a processor so far, in ns; nothing
     /// where the system does not say or when it is gone.
     pub(crate) fn waited_ns(&self) -> Option<u64> {
-        self.scheduled().map(|scheduled| scheduled.waited_ns)
+        self.read(waited_ns).flatten()
     }
 
-    /// What its first thread had and waited for so far, less the time in which something else
-    /// bounded that; nothing where the system does not say or when it is gone.
-    pub(crate) fn outside(&self) -> Option<Scheduled> {
-        let Scheduled { had_ns, waited_ns } = self.scheduled()?;
-        Some(Scheduled { had_ns: had_ns.saturating_sub(self.precedence.bounded_ns()), waited_ns })
+    /// What it has had of the processors so far outside of turns, in ns: as of its end, if it is
+    /// gone.
+    pub(crate) fn outside_ns(&self) -> u64 {
+        self.precedence.outside_ns(self.had_ns())
     }
 
-    fn scheduled(&self) -> Option<Scheduled> {
-        self.read(scheduled).flatten()
+    /// Whether its tenant is beyond what goes at once outside of turns.
+    pub(crate) fn is_beyond(&self) -> bool {
+        self.precedence.is_beyond()
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.process.has_exited()
+    }
+
+    /// It has ended, and nobody has waited for it yet: what it had by now is its last word.
+    pub(crate) fn note_end(&self) {
+        let end = |doing: &mut Doing| {
+            *doing = Doing { outside: doing.outside, used_ns: doing.used_ns, ..Doing::default() };
+        };
+        self.precedence.change(end, || had_ns(self.pid), |_| false);
+        self.precedence.outside_ns(had_ns(self.pid));
+    }
+
+    /// What it has had of the processors so far, in ns; nothing when it is gone.
+    fn had_ns(&self) -> Option<u64> {
+        self.read(had_ns).flatten()
     }
 
     /// Whether it was stopped by a signal or by a debugger.
@@ -188,21 +208,17 @@ fn resident(pid: u32) -> Resident {
     Resident { all_bytes: bytes(1), shared_bytes: bytes(2) }
 }
 
-/// What the system's scheduler did with a thread so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Scheduled {
-    /// How long it had a processor, in ns.
-    pub(crate) had_ns: u64,
-    /// How long it waited for one, in ns.
-    pub(crate) waited_ns: u64,
+/// All threads of a worker; the first one executes and the others wait.
+fn had_ns(pid: u32) -> Option<u64> {
+    let pid = i32::try_from(pid).ok()?;
+    let clock = nix::time::clock_getcpuclockid(nix::unistd::Pid::from_raw(pid)).ok()?;
+    u64::try_from(Duration::from(clock.now().ok()?).as_nanos()).ok()
 }
 
-fn scheduled(pid: u32) -> Option<Scheduled> {
+fn waited_ns(pid: u32) -> Option<u64> {
     // Time on a processor, time in wait for one, and how often it had one.
     let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
-    let mut fields = text.split_whitespace().map(str::parse);
-    let mut next = || fields.next()?.ok();
-    Some(Scheduled { had_ns: next()?, waited_ns: next()? })
+    text.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

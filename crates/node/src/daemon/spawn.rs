@@ -104,6 +104,7 @@ impl Worker {
             tracing::error!(pid, "worker does not end");
         }
         if let Some(child) = &mut self.child {
+            self.process.note_end();
             match child.wait() {
                 Ok(status) => {
                     tracing::debug!(pid, %status, "worker ended");

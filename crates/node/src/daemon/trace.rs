@@ -1,7 +1,7 @@
 //! Who held the device when: a bounded record.
 //!
 //! The thread that hands the device out notes turns; whoever asks takes over what was noted since
-//! the last time, so that an answer of any length costs that thread nothing.
+//! the last time, so that no answer has that thread copy what it has told before.
 
 use std::collections::{BTreeMap, VecDeque};
 

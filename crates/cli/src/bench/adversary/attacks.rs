@@ -200,6 +200,11 @@ pub(super) const ATTACKS: &[Attack] = &[
         ..Attack::real("calls", 1, &["calls", "--sessions", "16"])
     },
     Attack {
+        // They have turns, and call in others'.
+        control: NOBODY_FIRST,
+        ..Attack::real("calls_launch", 1, &["calls", "--sessions", "16", "--launch"])
+    },
+    Attack {
         users: 1,
         settings: BY_USER,
         control: &[("limits.attaches_per_second", "100000")],

@@ -39,7 +39,9 @@ impl Daemon {
         if priority == Some(Priority::Lowest) {
             session.worker.process.does(|doing| doing.compiles = true);
             // Where somebody executes all the time it would not come to it.
-            self.devices.put_away(&session.worker.process);
+            if stands {
+                self.devices.put_away(&session.worker.process);
+            }
         }
         Reply::Done
     }
