@@ -120,9 +120,15 @@ fn processors_that_are_not_there_or_all_there_are_are_refused() {
     assert!(text.contains("leave one to it and to programs") && text.contains(&list), "{text}");
 }
 
+/// How many sessions that call their workers without end want more of the processors than they
+/// weigh as, and some.
+fn many() -> usize {
+    (4 * std::thread::available_parallelism().unwrap().get()).min(64)
+}
+
 /// A program whose sessions call their workers for a minute, and never for the device.
-fn calls(node: &Node, vgpu: &str, sessions: &str) -> Conversation {
-    let arguments = ["calls", "60", "--sessions", sessions];
+fn calls(node: &Node, vgpu: &str) -> Conversation {
+    let arguments = ["calls", "60", "--sessions", &many().to_string()];
     Conversation::start(node.run(&["--name", vgpu], &program("adversary"), &arguments))
 }
 
@@ -146,15 +152,15 @@ fn workers_that_are_called_without_end_go_after_ordinary_programs() {
     }
     let node = Node::start(&["scheduling.share=vgpu"]);
     let mut honest = works(&node, "honest");
+    // It begins nothing: it is outside of turns.
     eventually("its worker to go first", || nices(&node) == [-20]);
-    honest.say("begin");
     let own = node.workers()[0];
-    let mut caller = calls(&node, "caller", "8");
+    let mut caller = calls(&node, "caller");
     let (mut looks, mut own_first) = (0, 0);
     eventually("a hundred looks at workers that are called", || {
         let of_caller = node.workers().into_iter().filter(|pid| *pid != own).filter_map(nice_of);
         let of_caller: Vec<i32> = of_caller.collect();
-        if of_caller.len() == 8 && of_caller.iter().all(|nice| *nice > 0) {
+        if of_caller.len() == many() && of_caller.iter().all(|nice| *nice > 0) {
             looks += 1;
             own_first += usize::from(nice_of(own) == Some(-20));
         }
@@ -180,8 +186,8 @@ fn three_workers_of_a_device_go_first_at_most_beyond_the_allowance() {
     let node = Node::start(&["scheduling.share=user"]);
     let mut tenants = ["a", "b", "c", "d", "e", "f"].map(|name| works(&node, name));
     tenants.iter_mut().for_each(|tenant| tenant.say("begin"));
-    let mut caller = calls(&node, "caller", "4");
-    eventually("all to be beyond", || nices(&node).len() == 10 && first(&node) < 5);
+    let mut caller = calls(&node, "caller");
+    eventually("all to be beyond", || nices(&node).len() == 6 + many() && first(&node) < 5);
     let (mut most, mut seen, mut looks) = (0, 0, 0);
     let began = Instant::now();
     // As long as the daemon takes for several looks of its own.
@@ -207,8 +213,8 @@ fn who_wants_nothing_any_more_goes_first_no_longer() {
     let mut tenants = ["a", "b"].map(|name| works(&node, name));
     tenants.iter_mut().for_each(|tenant| tenant.say("begin"));
     // Outside of turns the user's workers go after others.
-    let mut caller = calls(&node, "caller", "4");
-    let is_beyond = || nices(&node).iter().filter(|nice| **nice > 0).count() >= 4;
+    let mut caller = calls(&node, "caller");
+    let is_beyond = || nices(&node).iter().filter(|nice| **nice > 0).count() >= many();
     let first = || if is_beyond() { first(&node) } else { 0 };
     eventually("both to go first, as they take turns", || first() == 2);
     // It begins nothing any more, and what it has begun ends.

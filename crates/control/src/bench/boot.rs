@@ -57,7 +57,10 @@ pub(super) struct Boots {
     pub(super) ready_ms: Vec<f64>,
     /// Of that, what QEMU took from its start until the guest's first program, in ms.
     pub(super) deploy_ms: Vec<f64>,
-    /// Of what lies outside, the node's signing of the grants, in ms.
+    /// Of what lies outside, what comes before QEMU is started, and what after the program, in ms.
+    pub(super) before_ms: Vec<f64>,
+    pub(super) after_ms: Vec<f64>,
+    /// Of the former, the node's signing of the grants, in ms.
     pub(super) sign_ms: Vec<f64>,
     /// The same of a VM that nobody but QEMU had a part in, in ms: a VM with no cGPU.
     pub(super) plain_ms: Vec<f64>,
@@ -103,7 +106,9 @@ pub(super) fn run(guest: &Path, cgpus: u32) -> Result<Boots> {
     for boot in 0..=BOOTS {
         let plain_ms = machines.boot_plain()?;
         let (ready_ms, id) = plane.make(cgpus, CGPU_MIB)?;
-        let deploy_ms = machines.deploy_ms(&id).context("a VM that is ready has booted")?;
+        let ready = Instant::now();
+        let (begun, deploy_ms) = machines.deployed(&id).context("a VM that is ready has booted")?;
+        let after_ms = ready.duration_since(begun).as_secs_f64() * 1e3 - deploy_ms;
         let sign_ms = plane.took_ms(&id, Step::Sign)?;
         plane.remove(&id)?;
         // The first ones fill caches.
@@ -111,6 +116,8 @@ pub(super) fn run(guest: &Path, cgpus: u32) -> Result<Boots> {
             boots.plain_ms.push(plain_ms);
             boots.ready_ms.push(ready_ms);
             boots.deploy_ms.push(deploy_ms);
+            boots.before_ms.push(ready_ms - deploy_ms - after_ms);
+            boots.after_ms.push(after_ms);
             boots.sign_ms.push(sign_ms);
         }
     }
@@ -190,6 +197,7 @@ fn beside(name: &str) -> Result<PathBuf> {
 #[derive(Debug)]
 struct Machine {
     child: Child,
+    begun: Instant,
     booted_ms: Arc<OnceLock<f64>>,
     console: Option<JoinHandle<()>>,
 }
@@ -252,7 +260,7 @@ impl Machines {
                 }
             }
         })?;
-        Ok(Machine { child, booted_ms, console: Some(console) })
+        Ok(Machine { child, begun, booted_ms, console: Some(console) })
     }
 
     /// What a boot takes of which no control plane knows, in ms.
@@ -270,8 +278,11 @@ impl Machines {
         }
     }
 
-    fn deploy_ms(&self, id: &str) -> Option<f64> {
-        self.lock().get(id)?.booted_ms.get().copied()
+    /// When QEMU was started for a VM, and what it took until the guest's first program, in ms.
+    fn deployed(&self, id: &str) -> Option<(Instant, f64)> {
+        let there = self.lock();
+        let machine = there.get(id)?;
+        Some((machine.begun, machine.booted_ms.get().copied()?))
     }
 }
 

@@ -354,6 +354,8 @@ fn add_boots(boots: &Boots, found: &mut Figures) {
         ("boot_overhead_75_pct", boots.overhead_pct()),
         ("boot_75_ms", ready),
         ("boot_75_deploy_ms", median(boots.deploy_ms.clone())),
+        ("boot_75_before_ms", median(boots.before_ms.clone())),
+        ("boot_75_after_ms", median(boots.after_ms.clone())),
         ("boot_75_sign_ms", median(boots.sign_ms.clone())),
         ("boot_75_over_plain_pct", (ready / typical - 1.0) * 100.0),
     ];
@@ -384,6 +386,8 @@ mod tests {
         let boots = Boots {
             ready_ms: vec![2_020.0; 3],
             deploy_ms: vec![2_000.0; 3],
+            before_ms: vec![12.0; 3],
+            after_ms: vec![8.0; 3],
             sign_ms: vec![5.0; 3],
             plain_ms: vec![1_990.0, 2_000.0, 2_010.0],
         };

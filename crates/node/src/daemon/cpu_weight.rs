@@ -20,7 +20,9 @@ use weft_sched::DeviceKey;
 
 use super::precedence::{LOWEST, Outside};
 use super::process::WorkerProcess;
+use super::sessions::debtor;
 use super::{Daemon, STACK_BYTES};
+use crate::config::ShareConfig;
 
 /// How often it is looked at what workers had and wanted.
 const LOOK: Duration = Duration::from_millis(100);
@@ -51,8 +53,16 @@ const REMEMBERED: Part = (3, 4);
 /// Whose workers use the same processors: those of a device that has its own, or all others.
 type Group = Option<DeviceKey>;
 
-/// Who has an allowance: who competes, where these processors are.
-type Key = (Group, u32);
+/// Who has an allowance: where vGPUs compete each for itself, what a user made has one in all, for
+/// it may make as many as it likes. What root made, or the daemon's own user, may be for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Payer {
+    Vgpu(u32),
+    User(u32),
+}
+
+/// An allowance, on these processors.
+type Key = (Group, Payer);
 
 /// How tenants' workers go outside of turns.
 #[derive(Debug, Default)]
@@ -84,7 +94,11 @@ impl Daemon {
         let weights = &self.cpu_weights;
         let Some(begun) = weights.begun.get() else { return };
         let own_of = Some(device).filter(|device| self.devices.has_processors(*device));
-        let key = (own_of, self.competitor(vgpu, user));
+        let payer = match (self.config.scheduling.share, debtor(user)) {
+            (ShareConfig::Vgpu, None) => Payer::Vgpu(vgpu),
+            _ => Payer::User(user),
+        };
+        let key = (own_of, payer);
         let known = lock(&weights.tenants).get(&key).copied();
         // One that nobody knows has done nothing yet, but has no allowance either.
         worker.does(|doing| doing.outside = known.unwrap_or_default());
@@ -138,6 +152,8 @@ fn watch(daemon: &Weak<Daemon>, begun: &Receiver<Began>) {
 struct Ledger {
     workers: Vec<Known>,
     tenants: BTreeMap<Key, Tenant>,
+    /// As they were when the tables were free last.
+    weights: BTreeMap<Payer, u32>,
 }
 
 #[derive(Debug)]
@@ -169,14 +185,22 @@ impl Ledger {
     /// Looks at all workers, `passed_ns` after the last time, and says how they go from now on.
     fn look(&mut self, daemon: &Daemon, passed_ns: u64) {
         self.note();
-        let weights = daemon.weights(&daemon.tables());
+        // Whoever has the tables may be among those that wait for a processor.
+        if let Ok(tables) = daemon.tables.try_lock() {
+            let payer = match daemon.config.scheduling.share {
+                ShareConfig::Vgpu => Payer::Vgpu,
+                ShareConfig::User => Payer::User,
+            };
+            let weights = daemon.weights(&tables).into_iter();
+            self.weights = weights.map(|(key, weight)| (payer(key), weight)).collect();
+        }
         let groups: BTreeSet<Group> = self.tenants.keys().map(|(group, _)| *group).collect();
         for group in groups {
             let processors_ns = passed_ns.saturating_mul(daemon.devices.processors_of(group));
             let own = self.tenants.iter_mut().filter(|((of, _), _)| *of == group);
-            let mut own: BTreeMap<u32, &mut Tenant> =
-                own.map(|((_, key), tenant)| (*key, tenant)).collect();
-            settle(&mut own, &weights, processors_ns);
+            let mut own: BTreeMap<Payer, &mut Tenant> =
+                own.map(|((_, payer), tenant)| (*payer, tenant)).collect();
+            settle(&mut own, &self.weights, processors_ns);
         }
         for known in &self.workers {
             let outside = self.tenants[&known.key].outside;
@@ -208,7 +232,7 @@ impl Ledger {
             let tenant = self.tenants.entry(key).or_default();
             tenant.wanted_ns = tenant.wanted_ns.max(wanted_ns);
         }
-        self.workers.retain(|known| !known.worker.has_ended());
+        self.workers.retain(|known| !known.worker.is_over());
     }
 }
 
@@ -267,20 +291,23 @@ impl Tenant {
 /// What tenants of one group, with these weights, had and wanted of processors that were there for
 /// so long: how their workers go from now on.
 fn settle(
-    tenants: &mut BTreeMap<u32, &mut Tenant>,
-    weights: &BTreeMap<u32, u32>,
+    tenants: &mut BTreeMap<Payer, &mut Tenant>,
+    weights: &BTreeMap<Payer, u32>,
     processors_ns: u64,
 ) {
     let of_processors = |(part, whole): Part| processors_ns / whole * part;
     let missing =
         |tenant: &Tenant| u64::try_from(FULL_NS.saturating_sub(tenant.left_ns)).unwrap_or(0);
-    let live = tenants.iter().filter(|(_, tenant)| tenant.is_live);
-    let missing = live.map(|(key, tenant)| (*key, missing(tenant))).collect();
-    let all_ns = of_processors(ALLOWED);
-    let allowed = parts(&missing, weights, all_ns);
-    for (key, tenant) in tenants.iter_mut() {
-        // Those that have no workers take nothing from the others.
-        tenant.pay(allowed.get(key).copied().unwrap_or(all_ns), processors_ns);
+    // Those that have no workers take nothing from the others, and have as much among themselves.
+    let allowed = [true, false].map(|is_live| {
+        let of_them = tenants.iter().filter(|(_, tenant)| tenant.is_live == is_live);
+        let missing = of_them.map(|(key, tenant)| (*key, missing(tenant))).collect();
+        parts(&missing, weights, of_processors(ALLOWED))
+    });
+    for (key, part_ns) in allowed.into_iter().flatten() {
+        if let Some(tenant) = tenants.get_mut(&key) {
+            tenant.pay(part_ns, processors_ns);
+        }
     }
     let beyond = tenants.iter().filter(|(_, tenant)| tenant.left_ns <= 0);
     let beyond = beyond.map(|(key, tenant)| (*key, tenant.wanted_ns)).collect();
@@ -293,13 +320,13 @@ fn settle(
 
 /// What each tenant may have of a room, in ns: by weight, and what one does not want is the
 /// others'.
-fn parts(
-    wanted: &BTreeMap<u32, u64>,
-    weights: &BTreeMap<u32, u32>,
+fn parts<K: Ord + Copy>(
+    wanted: &BTreeMap<K, u64>,
+    weights: &BTreeMap<K, u32>,
     mut room_ns: u64,
-) -> BTreeMap<u32, u64> {
-    let weight = |tenant: u32| u64::from(weights.get(&tenant).copied().unwrap_or(1));
-    let mut by_need: Vec<(u32, u64)> = wanted.iter().map(|(tenant, ns)| (*tenant, *ns)).collect();
+) -> BTreeMap<K, u64> {
+    let weight = |tenant: K| u64::from(weights.get(&tenant).copied().unwrap_or(1));
+    let mut by_need: Vec<(K, u64)> = wanted.iter().map(|(tenant, ns)| (*tenant, *ns)).collect();
     by_need
         .sort_by_key(|(tenant, ns)| (u128::from(*ns) << 32) / u128::from(weight(*tenant).max(1)));
     let mut weights_left: u64 = wanted.keys().copied().map(weight).sum();
@@ -344,12 +371,12 @@ mod tests {
     }
 
     /// Tenants by what their workers had and wanted of the processor in each look.
-    struct Tenants(BTreeMap<u32, Tenant>);
+    struct Tenants(BTreeMap<Payer, Tenant>);
 
     impl Tenants {
         fn new(number: u32) -> Self {
             let rested = Tenant { left_ns: FULL_NS, outside: Outside::AtOnce, ..Tenant::default() };
-            Self((1..=number).map(|key| (key, rested)).collect())
+            Self((1..=number).map(|key| (Payer::User(key), rested)).collect())
         }
 
         fn look(&mut self, used: &[(u32, u64, u64)]) -> Vec<Outside> {
@@ -362,11 +389,12 @@ mod tests {
             weights: &[(u32, u32)],
         ) -> Vec<Outside> {
             for (key, had_ns, wanted_ns) in used {
-                let tenant = self.0.get_mut(key).unwrap();
+                let tenant = self.0.get_mut(&Payer::User(*key)).unwrap();
                 (tenant.had_ns, tenant.wanted_ns) = (*had_ns, *wanted_ns);
             }
             let mut all = self.0.iter_mut().map(|(key, tenant)| (*key, tenant)).collect();
-            settle(&mut all, &by_key(weights), LOOK_NS);
+            let weights = weights.iter().map(|(key, weight)| (Payer::User(*key), *weight));
+            settle(&mut all, &weights.collect(), LOOK_NS);
             self.0.values().map(|tenant| tenant.outside).collect()
         }
     }
@@ -425,7 +453,7 @@ mod tests {
 
     #[test]
     fn a_new_name_has_no_allowance_saved() {
-        let mut tenants = Tenants(by_key(&[(1, Tenant::default())]));
+        let mut tenants = Tenants([(Payer::User(1), Tenant::default())].into());
         assert_eq!(tenants.look(&[(1, 3_000_000, 3_000_000)]), [Outside::After(0)]);
         let again = (1..10).find(|_| tenants.look(&[(1, 0, 0)]) == [Outside::AtOnce]);
         assert!(again.is_some(), "it is within it in less than a second");

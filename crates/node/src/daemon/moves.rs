@@ -449,6 +449,7 @@ impl Daemon {
             entry.device = home;
         }
         self.devices.put_on(home, &session.worker.process);
+        self.weigh(home, (session.vgpu, session.payer), &session.worker.process);
         if let Some(own) = tables.moves.get_mut(&session.vgpu) {
             own.stages.insert(session.key, Stage::Moved);
             drop(tables);

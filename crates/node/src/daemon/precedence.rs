@@ -138,7 +138,9 @@ impl Precedence {
         let before = standing.doing;
         change(&mut standing.doing);
         let doing = standing.doing;
-        if doing.is_bounded() != before.is_bounded() || doing.was_last != before.was_last {
+        let is_other =
+            doing.is_bounded() != before.is_bounded() || doing.was_last != before.was_last;
+        if is_other && ranks.order() {
             standing.had.read(before, had_ns(), doing.used_ns.saturating_sub(before.used_ns));
         }
         let nice = doing.nice(ranks);
@@ -147,9 +149,10 @@ impl Precedence {
         }
     }
 
-    /// Whether its tenant is beyond what goes at once outside of turns.
+    /// Whether its tenant is beyond what goes at once outside of turns, where anything does.
     pub(crate) fn is_beyond(&self) -> bool {
-        matches!(self.lock().doing.outside, Outside::After(_))
+        let is_ordered = self.ranks.is_some_and(Ranks::order);
+        is_ordered && matches!(self.lock().doing.outside, Outside::After(_))
     }
 
     /// What it had of the processors outside of turns until it had so much in all, in ns; what was

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::Pid;
@@ -21,12 +22,14 @@ pub(crate) struct WorkerProcess {
     /// For what is read, and for the log.
     pub(crate) pid: u32,
     precedence: Precedence,
+    /// Nothing more becomes known of it.
+    is_over: AtomicBool,
 }
 
 impl WorkerProcess {
     /// A process and its number.
     pub(crate) fn new(process: Process, pid: u32) -> Self {
-        Self { process, pid, precedence: Precedence::default() }
+        Self { process, pid, precedence: Precedence::default(), is_over: AtomicBool::new(false) }
     }
 
     /// One that has its priority by what it does, if this daemon may give it.
@@ -80,18 +83,21 @@ impl WorkerProcess {
         self.precedence.is_beyond()
     }
 
-    /// Whether it has ended.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.process.has_exited()
+    /// Whether it has ended and its end was noted.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
     }
 
-    /// It has ended, and nobody has waited for it yet: what it had by now is its last word.
-    pub(crate) fn note_end(&self) {
+    /// It has ended. What it had until then is known if it is this daemon's child and nobody has
+    /// waited for it yet.
+    pub(crate) fn note_end(&self, is_unreaped: bool) {
+        let had_ns = || had_ns(self.pid).filter(|_| is_unreaped);
         let end = |doing: &mut Doing| {
             *doing = Doing { outside: doing.outside, used_ns: doing.used_ns, ..Doing::default() };
         };
-        self.precedence.change(end, || had_ns(self.pid), |_| false);
-        self.precedence.outside_ns(had_ns(self.pid));
+        self.precedence.change(end, had_ns, |_| false);
+        self.precedence.outside_ns(had_ns());
+        self.is_over.store(true, Ordering::Release);
     }
 
     /// What it has had of the processors so far, in ns; nothing when it is gone.
@@ -302,6 +308,23 @@ mod tests {
         assert!(!process.is_running());
         process.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_a_worker_had_is_known_when_it_has_ended() {
+        let mut child = Command::new("sh");
+        child.args(["-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"]);
+        let mut child = child.spawn().unwrap();
+        let worker = WorkerProcess::new(Process::open(child.id()).unwrap(), child.id());
+        assert!(worker.wait_exit(Duration::from_secs(60)));
+        assert_eq!(worker.outside_ns(), 0, "its number may be another's");
+        assert!(!worker.is_over());
+        worker.note_end(true);
+        let had_ns = worker.outside_ns();
+        assert!(had_ns > 1_000_000, "{had_ns}");
+        child.wait().unwrap();
+        assert!(worker.is_over());
+        assert_eq!(worker.outside_ns(), had_ns);
     }
 
     #[test]

@@ -758,7 +758,7 @@ impl Daemon {
 
 /// Who answers for what a vGPU of this user overdrew. Nobody does for what root or the daemon's own
 /// user made, which may be for somebody else.
-fn debtor(user: u32) -> Option<u32> {
+pub(super) fn debtor(user: u32) -> Option<u32> {
     let own = rustix::process::geteuid().as_raw();
     (user != 0 && user != own).then_some(user)
 }

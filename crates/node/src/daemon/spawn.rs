@@ -103,8 +103,8 @@ impl Worker {
         if !self.process.wait_exit(EXIT_LIMIT) {
             tracing::error!(pid, "worker does not end");
         }
+        self.process.note_end(self.child.is_some());
         if let Some(child) = &mut self.child {
-            self.process.note_end();
             match child.wait() {
                 Ok(status) => {
                     tracing::debug!(pid, %status, "worker ended");

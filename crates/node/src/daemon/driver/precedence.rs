@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use weft_sched::{DeviceKey, SessionKey};
+use weft_turn::Contender;
 
 use super::Driver;
 use crate::daemon::clock;
@@ -105,19 +106,21 @@ impl Driver {
         }
     }
 
-    /// Who wants nothing and has nothing on its device any more goes first no longer, though nobody
-    /// else comes.
+    /// Who has nothing on its device any more, or was next and wants nothing, goes first no longer,
+    /// though nobody else comes.
     pub(super) fn put_back(&mut self) {
         let turns = &self.turns;
-        let is_done = |session: SessionKey| {
-            turns.session(session).is_none_or(|own| {
-                !own.is_runnable() && !own.has_turn() && own.gate.report().in_flight_ns == 0
-            })
+        let has_nothing_left = |session: SessionKey| {
+            turns
+                .session(session)
+                .is_none_or(|own| !own.has_turn() && own.gate.report().in_flight_ns == 0)
         };
+        let wants = |session| turns.session(session).is_some_and(Contender::is_runnable);
         let Precedences { next, last } = &mut self.precedences;
-        let next = next.extract_if(.., |_, session| is_done(*session));
+        let next = next.extract_if(.., |_, session| !wants(*session) && has_nothing_left(*session));
         let next: Vec<SessionKey> = next.map(|(_, session)| session).collect();
-        let last = last.extract_if(.., |_, last| is_done(last.session));
+        // What it wants next is no reason: it may have to wait, as one whose cap is used up.
+        let last = last.extract_if(.., |_, last| has_nothing_left(last.session));
         let last: Vec<SessionKey> = last.map(|(_, last)| last.session).collect();
         for session in next {
             self.does(session, |doing| doing.is_next = false);

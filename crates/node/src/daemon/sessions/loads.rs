@@ -58,14 +58,9 @@ impl Daemon {
 
     /// Who pays for a session's processor time: its tenant, or its vGPU where these compete.
     pub(in crate::daemon) fn payer(&self, session: &Session) -> u32 {
-        self.competitor(session.vgpu, session.payer)
-    }
-
-    /// The same of a session of this vGPU, for which this user's tenant pays.
-    pub(in crate::daemon) fn competitor(&self, vgpu: u32, user: u32) -> u32 {
         match self.config.scheduling.share {
-            ShareConfig::Vgpu => vgpu,
-            ShareConfig::User => user,
+            ShareConfig::Vgpu => session.vgpu,
+            ShareConfig::User => session.payer,
         }
     }
 
