@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use crate::hierarchy::control;
 use crate::support::{
@@ -160,7 +159,9 @@ fn workers_that_are_called_without_end_go_after_ordinary_programs() {
     eventually("a hundred looks at workers that are called", || {
         let of_caller = node.workers().into_iter().filter(|pid| *pid != own).filter_map(nice_of);
         let of_caller: Vec<i32> = of_caller.collect();
-        if of_caller.len() == many() && of_caller.iter().all(|nice| *nice > 0) {
+        let after = of_caller.iter().filter(|nice| **nice >= 0).count();
+        // One may keep the device that nobody wants, and one may be next.
+        if of_caller.len() == many() && after + 2 >= many() {
             looks += 1;
             own_first += usize::from(nice_of(own) == Some(-20));
         }
@@ -187,18 +188,17 @@ fn three_workers_of_a_device_go_first_at_most_beyond_the_allowance() {
     let mut tenants = ["a", "b", "c", "d", "e", "f"].map(|name| works(&node, name));
     tenants.iter_mut().for_each(|tenant| tenant.say("begin"));
     let mut caller = calls(&node, "caller");
-    let is_beyond = || nices(&node).iter().filter(|nice| **nice > 0).count() >= many();
-    eventually("all to be beyond", is_beyond);
-    let (mut most, mut seen, mut looks) = (0, 0, 0);
-    let began = Instant::now();
-    // As long as the daemon takes for several looks of its own.
-    while began.elapsed() < Duration::from_millis(500) {
-        let first = first(&node);
-        (most, seen, looks) = (most.max(first), seen + usize::from(first > 0), looks + 1);
-    }
-    assert!(seen > looks / 2, "somebody went first in {seen} of {looks} looks");
     // Workers are looked at one after the other: one becomes the next while another is looked at.
-    assert!(most <= 4, "{most} workers went first");
+    let (mut in_a_row, mut seen) = (0, 0);
+    eventually("four at most to go first for a second", || {
+        let all = nices(&node);
+        let first = all.iter().filter(|nice| **nice == -20).count();
+        let is_right = all.len() == 6 + many() && first <= 4;
+        (in_a_row, seen) =
+            if is_right { (in_a_row + 1, seen + usize::from(first > 0)) } else { (0, 0) };
+        in_a_row >= 200
+    });
+    assert!(seen > 100, "somebody went first in {seen} of 200 looks");
     tenants.iter_mut().chain([&mut caller]).for_each(Conversation::kill);
 }
 
@@ -215,7 +215,7 @@ fn who_wants_nothing_any_more_goes_first_no_longer() {
     tenants.iter_mut().for_each(|tenant| tenant.say("begin"));
     // Outside of turns the user's workers go after others.
     let mut caller = calls(&node, "caller");
-    let is_beyond = || nices(&node).iter().filter(|nice| **nice > 0).count() >= many();
+    let is_beyond = || nices(&node).iter().filter(|nice| **nice >= 0).count() >= many();
     let first = || if is_beyond() { first(&node) } else { 0 };
     eventually("both to go first, as they take turns", || first() == 2);
     // It begins nothing any more, and what it has begun ends.
