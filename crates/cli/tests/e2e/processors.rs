@@ -131,6 +131,15 @@ fn calls(node: &Node, vgpu: &str) -> Conversation {
     Conversation::start(node.run(&["--name", vgpu], &program("adversary"), &arguments))
 }
 
+/// A node that orders its workers, where each of these has its share. None where only root could.
+fn ordering_node(share: &str) -> Option<Node> {
+    if !is_root() {
+        eprintln!("skipped: only root can raise priorities");
+        return None;
+    }
+    Some(Node::start(&[&format!("scheduling.share={share}")]))
+}
+
 /// The nice values of a node's workers.
 fn nices(node: &Node) -> Vec<i32> {
     node.workers().into_iter().filter_map(nice_of).collect()
@@ -145,11 +154,7 @@ fn first(node: &Node) -> usize {
 /// everybody's programs, for as long as it does.
 #[test]
 fn workers_that_are_called_without_end_go_after_ordinary_programs() {
-    if !is_root() {
-        eprintln!("skipped: only root can raise priorities");
-        return;
-    }
-    let node = Node::start(&["scheduling.share=vgpu"]);
+    let Some(node) = ordering_node("vgpu") else { return };
     let mut honest = works(&node, "honest");
     // It begins nothing: it is outside of turns.
     eventually("its worker to go first", || nices(&node) == [-20]);
@@ -180,11 +185,7 @@ fn workers_that_are_called_without_end_go_after_ordinary_programs() {
 /// allowance: others go first in their turns alone.
 #[test]
 fn three_workers_of_a_device_go_first_at_most_beyond_the_allowance() {
-    if !is_root() {
-        eprintln!("skipped: only root can raise priorities");
-        return;
-    }
-    let node = Node::start(&["scheduling.share=user"]);
+    let Some(node) = ordering_node("user") else { return };
     let mut tenants = ["a", "b", "c", "d", "e", "f"].map(|name| works(&node, name));
     tenants.iter_mut().for_each(|tenant| tenant.say("begin"));
     let mut caller = calls(&node, "caller");
@@ -206,11 +207,7 @@ fn three_workers_of_a_device_go_first_at_most_beyond_the_allowance() {
 /// use to anybody.
 #[test]
 fn who_wants_nothing_any_more_goes_first_no_longer() {
-    if !is_root() {
-        eprintln!("skipped: only root can raise priorities");
-        return;
-    }
-    let node = Node::start(&["scheduling.share=user"]);
+    let Some(node) = ordering_node("user") else { return };
     let mut tenants = ["a", "b"].map(|name| works(&node, name));
     tenants.iter_mut().for_each(|tenant| tenant.say("begin"));
     // Outside of turns the user's workers go after others.
