@@ -151,7 +151,11 @@ fn the_lag_bound_holds_where_slots_are_written_ahead() {
 /// from the processors for a moment want nothing meanwhile, and what they were owed by then is
 /// beyond it: beside four busy threads on two processors in every second run.
 fn within_the_bound(run: impl Fn() -> Value) -> Value {
-    let mut runs = (0..8).map(|_| run());
+    let mut runs = (0..8).map(|_| {
+        let lag = run();
+        eprintln!("the lag was {lag}");
+        lag
+    });
     runs.find(|lag| lag["beyond"] == 0).expect("eight runs were beyond the bound")
 }
 
@@ -173,6 +177,9 @@ fn lag_of_a_run(
     let turns_so_far = || node.admin().list().unwrap().iter().map(|vgpu| vgpu.turns).sum::<u64>();
     eventually("many turns", || turns_so_far() >= turns);
     let ahead_slots = node.admin().stats().unwrap().devices[0].memory.ahead_slots;
+    // Whoever is killed in its turn pays for all time until that is noticed, which on a busy
+    // machine is longer than a turn. Only `fair` promises the bound.
+    node.admin().set_policy("round_robin", None).unwrap();
     tenants.iter_mut().for_each(Conversation::kill);
     node.wait_until_empty();
     // What a daemon has not written yet it writes at its end.
