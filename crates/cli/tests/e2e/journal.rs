@@ -115,8 +115,7 @@ fn a_million_records_of_a_real_run_replay_without_a_difference() {
 /// of them does not hold.
 #[test]
 fn the_lag_bound_holds_on_the_journal_of_a_real_run() {
-    // The kernels' length; the rest is for a machine that is busy with other tests, on which it may
-    // also go wrong twice.
+    // The kernels' length; the rest is for a machine that is busy with other tests.
     let short = ("share", &["step_391us", "60", "--window", "0.2"][..], 500);
     let report = within_the_bound(|| lag_of_a_run(&[], short, "1000"));
     // Three tenants that always work are apart by a good part of a turn: it has looked.
@@ -147,16 +146,15 @@ fn the_lag_bound_holds_where_slots_are_written_ahead() {
     assert!(control["beyond"].as_u64() > Some(0), "{control}");
 }
 
-/// What the first run says in which nobody was beyond the bound. Programs that other load keeps
-/// from the processors for a moment want nothing meanwhile, and what they were owed by then is
-/// beyond it: beside four busy threads on two processors in every second run.
+/// What the first run says in which nobody was beyond the bound: a machine that is busy with other
+/// tests may keep a worker from the processors in its turn.
 fn within_the_bound(run: impl Fn() -> Value) -> Value {
-    let mut runs = (0..8).map(|_| {
+    let mut runs = (0..3).map(|_| {
         let lag = run();
         eprintln!("the lag was {lag}");
         lag
     });
-    runs.find(|lag| lag["beyond"] == 0).expect("eight runs were beyond the bound")
+    runs.find(|lag| lag["beyond"] == 0).expect("three runs were beyond the bound")
 }
 
 /// How far tenants of weights 1, 2 and 3 that run this were apart in so many turns, over what is

@@ -227,3 +227,32 @@ fn who_wants_nothing_any_more_goes_first_no_longer() {
     eventually("both to go first again", || first() == 2);
     tenants.iter_mut().chain([&mut caller]).for_each(Conversation::kill);
 }
+
+/// Whoever ends a session is waited for by all who wait for the device: its end is noticed before
+/// ordinary programs go on.
+#[test]
+fn the_end_of_a_session_is_noticed_at_once() {
+    let Some(node) = ordering_node("vgpu") else { return };
+    let mut tenant = works(&node, "a");
+    eventually("the session's thread to go first", || nice_of_sessions(&node) == [-20]);
+    tenant.say("begin");
+    // Its program has made requests by now.
+    eventually("a turn", || node.admin().list().unwrap().iter().any(|vgpu| vgpu.turns > 0));
+    eventually("the thread to go first again", || nice_of_sessions(&node) == [-20]);
+    tenant.kill();
+    node.wait_until_empty();
+    let ordinary = Node::start(&["worker.nice=0"]);
+    let mut tenant = works(&ordinary, "a");
+    eventually("a session's thread", || nice_of_sessions(&ordinary) == [0]);
+    tenant.kill();
+}
+
+/// The nice values of the daemon's threads that serve sessions.
+fn nice_of_sessions(node: &Node) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{}/task", node.pid())).unwrap().flatten();
+    let serves = |thread: &fs::DirEntry| {
+        fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "tenant")
+    };
+    let number = |thread: fs::DirEntry| thread.file_name().to_str()?.parse().ok();
+    threads.filter(serves).filter_map(number).filter_map(nice_of).collect()
+}

@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::setpriority_process;
 use weft_sched::DeviceKey;
 
 use super::precedence::{LOWEST, Outside};
@@ -122,7 +121,7 @@ pub(super) fn start(daemon: &Arc<Daemon>) -> anyhow::Result<()> {
         let thread = thread::Builder::new().name("cpu-weight".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(move || {
             // Those that it is to set back do not hold it up.
-            if let Err(error) = setpriority_process(None, ranks.executing) {
+            if let Err(error) = ranks.put_caller(true) {
                 tracing::warn!(%error, "who looks at workers keeps its priority");
             }
             watch(&daemon, &begun);

@@ -28,6 +28,7 @@ use weft_turn::{Abandoned, Effect, Grace, Turns};
 use super::clock;
 use super::cosched::{Coscheduler, Waiters};
 use super::persist::{Saver, Schedule};
+use super::precedence::Ranks;
 use super::process::WorkerProcess;
 use super::recorder::{Chunk, Recorder, Trouble};
 use super::registry::Holding;
@@ -106,7 +107,8 @@ pub(crate) enum Order {
     Drain {
         /// Which.
         session: u32,
-        /// Is dropped when its work in flight no longer occupies the device.
+        /// Is told that its work in flight occupies the device still, and dropped when it no longer
+        /// does.
         answer: Sender<()>,
     },
     /// Nobody waits any more until what a dead session left behind is over.
@@ -350,11 +352,11 @@ impl Driver {
         self.witness.begin(id, recorder);
     }
 
-    /// Runs until [`Order::Stop`], with this nice value if one is given: all who wait for a turn
-    /// wait for it.
-    pub(crate) fn run(mut self, nice: Option<i32>) {
-        if let Some(nice) = nice
-            && let Err(error) = rustix::process::setpriority_process(None, nice)
+    /// Runs until [`Order::Stop`], and goes first where the daemon may order threads: all who wait
+    /// for a turn wait for it.
+    pub(crate) fn run(mut self, ranks: Option<Ranks>) {
+        if let Some(ranks) = ranks
+            && let Err(error) = ranks.put_caller(true)
         {
             tracing::warn!(%error, "whoever hands the device out keeps its priority");
         }

@@ -403,9 +403,9 @@ impl Setup {
             let living = survivors.iter().map(|survivor| survivor.adoption.start.session);
             daemon.runtime.remove_others(&living.collect::<Vec<_>>())?;
         }
-        let nice = daemon.ranks.map(|ranks| ranks.executing);
+        let ranks = daemon.ranks;
         let driver_thread =
-            thread::Builder::new().name("driver".to_owned()).spawn(move || driver.run(nice))?;
+            thread::Builder::new().name("driver".to_owned()).spawn(move || driver.run(ranks))?;
         daemon.adopt(survivors)?;
         let listeners = daemon.runtime.listen(&daemon.config)?;
         if let Some(address) = daemon.config.metrics.listen {

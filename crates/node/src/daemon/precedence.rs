@@ -4,9 +4,9 @@
 //! does who is next: a genuine GPU does not wait for its tenants' processors either. A worker that
 //! compiles more than its tenant's share goes after them, and so do the workers of a tenant that do
 //! much outside of turns; where they do little, they go first there, too ([`super::cpu_weight`]).
-//! Only the daemon can say so: a worker may
-//! not, for it would say what its tenant likes.
+//! Only the daemon can say so: a worker may not, for it would say what its tenant likes.
 
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{getpriority_process, setpriority_process};
@@ -36,6 +36,12 @@ impl Ranks {
     pub(crate) fn probe(levels: i32) -> Option<Self> {
         let usual = getpriority_process(None).ok().filter(|_| may_order_threads())?;
         Some(Self { usual, executing: usual.saturating_add(levels).max(HIGHEST) })
+    }
+
+    /// The calling thread goes as one that executes, or as usual.
+    pub(crate) fn put_caller(self, first: bool) -> io::Result<()> {
+        let nice = if first { self.executing } else { self.usual };
+        Ok(setpriority_process(None, nice)?)
     }
 }
 

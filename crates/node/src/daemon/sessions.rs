@@ -1,6 +1,7 @@
 //! A session from its opening to its end.
 
 mod caps;
+mod ending;
 mod entry;
 mod loads;
 mod memory;
@@ -10,14 +11,14 @@ mod starts;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 use anyhow::Context;
 use weft_device::Wanted;
 use weft_gate::{ControlPage, DaemonSide, GateDaemon};
 use weft_ring::peer::{self, Process};
-use weft_ring::{Access, Loss, Segment};
+use weft_ring::{Access, Segment};
 use weft_sched::memory::LedgerError;
 use weft_sched::{Cap, Class, DeviceKey, TenantKey, Weight};
 use weft_wire::handshake::RefusalCode;
@@ -31,13 +32,13 @@ use super::attach::{Attachment, Client};
 use super::clock;
 use super::cosched::{Waiters, began_at};
 use super::devices::exports::Export;
-use super::devices::frames::{Dirty, VgpuFiles};
+use super::devices::frames::VgpuFiles;
 use super::devices::residency::Exchange;
 use super::driver::{Beginning, Order, Place};
 use super::host::{HostError, HostLedger};
 use super::log::{LogLimit, printable};
 use super::moves::Files;
-use super::process::{self, Resident};
+use super::process::Resident;
 use super::registry::Vgpu;
 use super::spawn::Worker;
 use super::{Daemon, Tables};
@@ -50,12 +51,6 @@ pub(super) const SWITCH_MIN_NS: u64 = 50_000;
 
 /// Lines about sessions that did not open, which a tenant can cause.
 static FAILURES: LogLimit = LogLimit::per_second(10);
-
-/// Whoever waits for sessions to be over looks this often for such as have only just begun.
-const END_POLL: Duration = Duration::from_millis(20);
-
-/// What a program that has ended leaves on the device is over within this time, as a rule.
-const DEPART_LIMIT: Duration = Duration::from_secs(5);
 
 /// An open session, owned by the thread that serves its worker.
 #[derive(Debug)]
@@ -123,15 +118,6 @@ pub(super) fn refused(session: &Session, error: LedgerError) -> Reply {
             Reply::Refused { message: error.to_string() }
         }
     }
-}
-
-/// What a worker's end by a signal says beyond the signal.
-fn what_ended(signal: i32) -> &'static str {
-    if signal == rustix::process::Signal::BUS.as_raw() {
-        return "memory that it used could not be read or written: look at the disk of \
-                device.swap_dir";
-    }
-    "its program is told that the device is unavailable"
 }
 
 impl Tables {
@@ -349,11 +335,17 @@ impl Daemon {
         waiters.ok()
     }
 
-    /// Answers the worker's requests until it is gone, then ends the session.
+    /// Answers the worker's requests until it is gone, then ends the session. What a request costs
+    /// is an ordinary thread's; others wait for the device until the end is noticed.
     pub(crate) fn serve_session(self: &Arc<Self>, session: Session) {
         let id = session.start.session;
         loop {
-            let answered = match link::receive_plain::<Ask>(&session.worker.link) {
+            self.go_first(true);
+            let asked = link::receive_plain::<Ask>(&session.worker.link);
+            if matches!(asked, Ok(Some(_))) {
+                self.go_first(false);
+            }
+            let answered = match asked {
                 Ok(Some(Ask::Log { severity, text })) => {
                     self.relay(&session, severity, &text);
                     true
@@ -569,118 +561,6 @@ impl Daemon {
         Ok(key.map_or(Reply::Exhausted, |key| Reply::Exported { key }))
     }
 
-    /// The worker is gone or must go: its turn, its memory and its tenant's hope end here.
-    pub(crate) fn end_session(&self, session: Session) {
-        let Session { key, start, vgpu, payer, worker, segment, place } = session;
-        let device = self.device_of(key);
-        let signal = worker.end();
-        self.loads.end(key, None, clock::now_ns());
-        if let Some(device) = device {
-            if signal.is_some() {
-                self.health.suspect(device);
-            }
-            self.devices.get(device).repair(key);
-        }
-        if let Err(error) = segment.declare_worker_lost() {
-            tracing::error!(session = start.session, %error, "the tenant could not be told");
-        }
-        // Memory is free at once. Its turn, and with it its place, end with what the device has of
-        // it.
-        for device in self.devices.iter() {
-            // On two while it is moved.
-            let frames = self.tables().frames(device.key).remove_session(key, vgpu);
-            self.give_memory_back(key, device.key, frames);
-        }
-        self.drain(key);
-        let used_ns = {
-            // In one step for whoever reads totals: what the driver no longer counts is booked.
-            let mut tables = self.tables();
-            let ended = self.driver.ask(|answer| Order::End { session: key, answer });
-            // The daemon is ending: the next one finds the record, and books it.
-            let Some(ended) = ended else { return };
-            let used_ns = ended.map_or(0, |ended| ended.used_ns);
-            let abandoned_ns = ended.map_or(0, |ended| ended.abandoned_ns);
-            if let Some(device) = device {
-                self.devices.get(device).count_abandoned(abandoned_ns);
-            }
-            tables.registry.close_session(vgpu, start.session, used_ns);
-            used_ns
-        };
-        self.leave(key, vgpu, device);
-        if place.is_some() {
-            drop((segment, place));
-            self.forget_regions();
-        }
-        // Only when it is on disk: a daemon that finds the record books it, once.
-        if self.save_registry() {
-            self.runtime.remove_door(start.session);
-        }
-        if let Some(suppressed) = self.lines.line(payer, Instant::now()) {
-            let (session, vgpu) = (start.session, start.vgpu);
-            match signal {
-                Some(signal) => {
-                    let what = what_ended(signal);
-                    tracing::warn!(session, vgpu, used_ns, signal, suppressed, what, "worker died");
-                }
-                None => tracing::info!(session, vgpu, used_ns, suppressed, "session ended"),
-            }
-        }
-    }
-
-    /// Ends the sessions that are `meant`; whether there are any. Asked until there are none, it
-    /// also ends those that were only about to begin.
-    pub(crate) fn end_those(
-        &self,
-        tables: &mut Tables,
-        loss: Loss,
-        meant: impl Fn(&Entry) -> bool,
-    ) -> bool {
-        let mut any = false;
-        for (session, entry) in tables.sessions.iter_mut().filter(|(_, entry)| meant(entry)) {
-            entry.end(loss);
-            self.driver.send(Order::EndDrain { session: *session });
-            any = true;
-        }
-        any
-    }
-
-    /// Waits for the sessions that are `meant` whose programs have ended already: nobody is refused
-    /// because of a program that he has seen end.
-    pub(crate) fn await_departed<'a>(
-        &self,
-        mut tables: MutexGuard<'a, Tables>,
-        meant: impl Fn(&Entry) -> bool,
-    ) -> MutexGuard<'a, Tables> {
-        let deadline = Instant::now() + DEPART_LIMIT;
-        let departed = |entry: &Entry| meant(entry) && process::is_gone(entry.pid);
-        while tables.sessions.values().any(departed) && Instant::now() < deadline {
-            tables = self.await_end(tables);
-        }
-        tables
-    }
-
-    /// Waits until a session is over, or for a moment.
-    pub(crate) fn await_end<'a>(&self, tables: MutexGuard<'a, Tables>) -> MutexGuard<'a, Tables> {
-        let waited = self.ended.wait_timeout(tables, END_POLL);
-        waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    /// Waits until the device is done with a dead session's work, unless the node ends or somebody
-    /// wants its vGPU gone.
-    fn drain(&self, key: u32) {
-        let (answer, over) = std::sync::mpsc::channel();
-        {
-            // In one step with whoever says that nobody is to wait.
-            let tables = self.tables();
-            if tables.sessions.get(&key).is_none_or(|entry| entry.ends_at_once) {
-                return;
-            }
-            self.driver.send(Order::Drain { session: key, answer });
-        }
-        // The answer is that there will be none.
-        let _: Result<(), _> = over.recv();
-    }
-
     /// What `operation` answers when it need not wait for frames that are being cleared.
     fn wait_for_clearing<T>(
         &self,
@@ -695,33 +575,6 @@ impl Daemon {
                 outcome => return outcome,
             }
         }
-    }
-
-    /// Clears what a dead session had of the device's and the host's memory, for others.
-    fn give_memory_back(&self, key: u32, device: DeviceKey, frames: Dirty) {
-        let cleared = frames.clear();
-        let mut tables = self.tables();
-        tables.frames(device).recycle(&cleared);
-        tables.host.end(key);
-        drop(tables);
-        self.cleared.notify_all();
-    }
-
-    /// Gives a session's place back, and the file of its vGPU on `device` with the last one's.
-    fn leave(&self, key: u32, vgpu: u32, device: Option<DeviceKey>) {
-        let mut tables = self.tables();
-        let left = tables.sessions.remove(&key);
-        let is_last = !tables.sessions.values().any(|entry| entry.vgpu == vgpu);
-        if let Some(left) = left.filter(|_| is_last) {
-            self.place_capped(&mut tables, left.payer);
-        }
-        let device = device.filter(|_| is_last);
-        let file = device.map(|device| tables.frames(device).forget_file(vgpu));
-        drop(tables);
-        self.ended.notify_all();
-        self.moving.notify_all();
-        // What is left of it goes without the lock, too.
-        drop(file);
     }
 
     /// Tells the driver where a vGPU stands whose tenant is settled.

@@ -43,8 +43,8 @@ impl Drains {
 
 impl Driver {
     /// The session's worker is dead: `answer` is dropped when the device has done what was in
-    /// flight. A page that lies keeps the device for no longer than a holder may that does not
-    /// give it back, and is charged all of that.
+    /// flight, and says before that it is not yet. A page that lies keeps the device for no longer
+    /// than a holder may that does not give it back, and is charged all of that.
     pub(super) fn drain(&mut self, session: u32, answer: Sender<()>) {
         if let Some(entry) = self.sessions.get_mut(&session) {
             // There is nothing left to kill.
@@ -62,7 +62,8 @@ impl Driver {
         let asked_ns = entry.revoked_ns().unwrap_or(now_ns);
         let latest_ns = asked_ns.saturating_add(device.config.overdue_ns);
         let until_ns = entry.gate.page().occupied_until_ns().min(latest_ns);
-        if until_ns > now_ns {
+        // Nobody waits where nobody hears it.
+        if until_ns > now_ns && answer.send(()).is_ok() {
             self.drains.0.push(Drain { session, until_ns, _answer: answer });
         }
     }
