@@ -14,6 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weft_api::node::Elsewhere;
@@ -521,6 +522,24 @@ pub(crate) fn receive<T: DeserializeOwned>(
     }
 }
 
+/// What the next of a link is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// A message.
+    Message,
+    /// Its end, perhaps after what the other side had sent before.
+    End,
+}
+
+/// Waits for the next message or the end of a link, and takes nothing from it.
+pub(crate) fn await_message(socket: impl AsFd) -> Awaited {
+    let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+    // What fails here fails where the message is received.
+    let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, None));
+    let is_over = polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR);
+    if is_over { Awaited::End } else { Awaited::Message }
+}
+
 /// Receives one message from who sends no descriptors, and takes none; `None` when the other side
 /// hung up.
 pub(crate) fn receive_plain<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<T>> {
@@ -544,7 +563,11 @@ mod tests {
         let (received, fds): (Ask, _) = receive(&theirs).unwrap().unwrap();
         assert_eq!(received, ask);
         assert_eq!(fds.len(), 1);
+        send(&ours, &ask, &[]).unwrap();
+        assert_eq!(await_message(&theirs), Awaited::Message);
+        assert!(receive::<Ask>(&theirs).unwrap().is_some(), "it was not taken");
         drop((extra, fds, ours));
+        assert_eq!(await_message(&theirs), Awaited::End);
         assert!(receive::<Ask>(&theirs).unwrap().is_none());
         assert!(receive::<Ask>(&kept).unwrap().is_none());
     }

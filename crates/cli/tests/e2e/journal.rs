@@ -149,12 +149,12 @@ fn the_lag_bound_holds_where_slots_are_written_ahead() {
 /// What the first run says in which nobody was beyond the bound: a machine that is busy with other
 /// tests may keep a worker from the processors in its turn.
 fn within_the_bound(run: impl Fn() -> Value) -> Value {
-    let mut runs = (0..3).map(|_| {
+    let mut runs = (0..5).map(|_| {
         let lag = run();
         eprintln!("the lag was {lag}");
         lag
     });
-    runs.find(|lag| lag["beyond"] == 0).expect("three runs were beyond the bound")
+    runs.find(|lag| lag["beyond"] == 0).expect("five runs were beyond the bound")
 }
 
 /// How far tenants of weights 1, 2 and 3 that run this were apart in so many turns, over what is

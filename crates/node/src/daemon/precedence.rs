@@ -20,7 +20,7 @@ const HIGHEST: i32 = -20;
 pub(crate) struct Ranks {
     /// Of one that starts, and the daemon's own.
     usual: i32,
-    /// Of one that executes, and of the thread that hands the device out.
+    /// Of one that executes, and of threads that who wants the device waits for.
     pub(crate) executing: i32,
 }
 

@@ -43,7 +43,7 @@ use super::registry::Vgpu;
 use super::spawn::Worker;
 use super::{Daemon, Tables};
 use crate::config::ShareConfig;
-use crate::link::{self, Ask, LINE_BYTES_MAX, Passed, Reply, Run, Severity, Start, Times};
+use crate::link::{self, Ask, Awaited, LINE_BYTES_MAX, Passed, Reply, Run, Severity, Start, Times};
 
 /// A switch of memory that takes less is not worth telling the driver of, in ns: a turn may last
 /// `yield_us` longer anyway.
@@ -186,9 +186,10 @@ impl Daemon {
         let frames = {
             let mut tables = self.tables();
             tables.registry.close_session(vgpu, reservation.id, 0);
+            tables.host.end(key);
             tables.frames(reservation.device).remove_session(key, vgpu)
         };
-        self.give_memory_back(key, reservation.device, frames);
+        self.give_memory_back([(reservation.device, frames)]);
         self.leave(key, vgpu, Some(reservation.device));
     }
 
@@ -341,11 +342,10 @@ impl Daemon {
         let id = session.start.session;
         loop {
             self.go_first(true);
-            let asked = link::receive_plain::<Ask>(&session.worker.link);
-            if matches!(asked, Ok(Some(_))) {
+            if link::await_message(&session.worker.link) == Awaited::Message {
                 self.go_first(false);
             }
-            let answered = match asked {
+            let answered = match link::receive_plain::<Ask>(&session.worker.link) {
                 Ok(Some(Ask::Log { severity, text })) => {
                     self.relay(&session, severity, &text);
                     true

@@ -46,12 +46,13 @@ impl Daemon {
         if let Err(error) = segment.declare_worker_lost() {
             tracing::error!(session = start.session, %error, "the tenant could not be told");
         }
-        // Clearing memory takes longer than anybody should wait for the device; but what the device
-        // has of the session may take longer still.
-        let lasting = self.drain(key);
-        if let Some(lasting) = &lasting {
+        // Whoever wants memory next is not to save some for what is free.
+        let mut memory = self.take_memory(key, vgpu);
+        // Clearing it takes longer than anybody should wait for the device, unless that is not done
+        // with the session.
+        if let Some(lasting) = self.drain(key) {
             self.go_first(false);
-            self.free_memory(key, vgpu);
+            self.give_memory_back(memory.drain(..));
             self.go_first(true);
             // The answer is that there will be none.
             let _: Result<(), _> = lasting.recv();
@@ -60,16 +61,15 @@ impl Daemon {
         self.go_first(false);
         // The daemon is ending: the next one finds the record, and books it.
         let Some(used_ns) = used_ns else { return };
-        if lasting.is_none() {
-            self.free_memory(key, vgpu);
-        }
+        let saving = self.begin_saving();
+        self.give_memory_back(memory);
         self.leave(key, vgpu, device);
         if place.is_some() {
             drop((segment, place));
             self.forget_regions();
         }
         // Only when it is on disk: a daemon that finds the record books it, once.
-        if self.save_registry() {
+        if self.saved(&saving).is_ok() {
             self.runtime.remove_door(start.session);
         }
         if let Some(suppressed) = self.lines.line(payer, Instant::now()) {
@@ -167,23 +167,23 @@ impl Daemon {
         over.recv().is_ok().then_some(over)
     }
 
-    /// Clears what a dead session had of the device's and the host's memory, for others.
-    fn free_memory(&self, key: u32, vgpu: u32) {
-        for device in self.devices.iter().map(|device| device.key) {
-            // On two while it is moved.
-            let frames = self.tables().frames(device).remove_session(key, vgpu);
-            self.give_memory_back(key, device, frames);
-        }
+    /// A dead session has none of the devices' and the host's memory any more. The result is to be
+    /// given back.
+    fn take_memory(&self, key: u32, vgpu: u32) -> Vec<(DeviceKey, Dirty)> {
+        let mut tables = self.tables();
+        tables.host.end(key);
+        // On two devices while it is moved.
+        let devices = self.devices.iter().map(|device| device.key);
+        devices.map(|device| (device, tables.frames(device).remove_session(key, vgpu))).collect()
     }
 
-    /// Clears frames that a session had, which has none of the host's memory either any more.
-    pub(super) fn give_memory_back(&self, key: u32, device: DeviceKey, frames: Dirty) {
-        let cleared = frames.clear();
-        let mut tables = self.tables();
-        tables.frames(device).recycle(&cleared);
-        tables.host.end(key);
-        drop(tables);
-        self.cleared.notify_all();
+    /// Clears frames that a session had, for others.
+    pub(super) fn give_memory_back(&self, memory: impl IntoIterator<Item = (DeviceKey, Dirty)>) {
+        for (device, frames) in memory {
+            let cleared = frames.clear();
+            self.tables().frames(device).recycle(&cleared);
+            self.cleared.notify_all();
+        }
     }
 
     /// Gives a session's place back, and the file of its vGPU on `device` with the last one's.
