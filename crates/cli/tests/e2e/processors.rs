@@ -164,7 +164,7 @@ fn workers_that_are_called_without_end_go_after_ordinary_programs() {
     eventually("a hundred looks at workers that are called", || {
         let of_caller = node.workers().into_iter().filter(|pid| *pid != own).filter_map(nice_of);
         let of_caller: Vec<i32> = of_caller.collect();
-        let after = of_caller.iter().filter(|nice| **nice >= 0).count();
+        let after = of_caller.iter().filter(|nice| **nice > 0).count();
         // One may keep the device that nobody wants, and one may be next.
         if of_caller.len() == many() && after + 2 >= many() {
             looks += 1;
@@ -212,7 +212,7 @@ fn who_wants_nothing_any_more_goes_first_no_longer() {
     tenants.iter_mut().for_each(|tenant| tenant.say("begin"));
     // Outside of turns the user's workers go after others.
     let mut caller = calls(&node, "caller");
-    let is_beyond = || nices(&node).iter().filter(|nice| **nice >= 0).count() >= many();
+    let is_beyond = || nices(&node).iter().filter(|nice| **nice > 0).count() >= many();
     let first = || if is_beyond() { first(&node) } else { 0 };
     eventually("both to go first, as they take turns", || first() == 2);
     // It begins nothing any more, and what it has begun ends.
