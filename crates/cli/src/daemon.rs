@@ -27,9 +27,7 @@ const LOG: &str = "node.log";
 
 impl Sockets {
     fn settings(&self) -> Result<Vec<(String, String)>> {
-        let Some(dir) = self.runtime_dir.as_ref().filter(|dir| !dir.as_os_str().is_empty()) else {
-            return Ok(Vec::new());
-        };
+        let Some(dir) = self.dir() else { return Ok(Vec::new()) };
         // Programs may change their working directory before they attach.
         let dir = std::path::absolute(dir).context("cannot find the working directory")?;
         Ok(vec![("sockets.runtime_dir".to_owned(), dir.display().to_string())])
@@ -77,19 +75,33 @@ impl Sockets {
         set_variable("WEFT_SOCKET").filter(|_| !self.is_flag())
     }
 
+    /// The directory that was named, by the flag or its variable; an empty variable is not set.
+    fn dir(&self) -> Option<&PathBuf> {
+        self.runtime_dir.as_ref().filter(|dir| !dir.as_os_str().is_empty())
+    }
+
+    /// Refuses an empty `--runtime-dir`, which names nothing: a script's variable was not set,
+    /// perhaps, and another node than the one that was meant would answer.
+    pub(crate) fn check(&self) -> Result<()> {
+        let is_empty = self.runtime_dir.is_some() && self.dir().is_none();
+        if is_empty && std::env::var_os("WEFT_RUNTIME_DIR").is_none_or(|value| !value.is_empty()) {
+            bail!(
+                "--runtime-dir is empty: name the directory of a node's sockets, or leave it out"
+            );
+        }
+        Ok(())
+    }
+
     /// Whether `--runtime-dir` was given, and not its variable alone.
     pub(crate) fn is_flag(&self) -> bool {
         let variable = set_variable("WEFT_RUNTIME_DIR");
-        let given = self.runtime_dir.as_ref().filter(|dir| !dir.as_os_str().is_empty());
-        given.is_some_and(|dir| Some(dir) != variable.as_ref())
+        self.dir().is_some_and(|dir| Some(dir) != variable.as_ref())
     }
 
     /// Whether somebody said where the node is.
     fn is_named(&self) -> bool {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        self.runtime_dir.as_ref().is_some_and(|dir| !dir.as_os_str().is_empty())
-            || is_set("WEFT_SOCKET")
-            || is_set("WEFT_ADMIN_SOCKET")
+        self.dir().is_some() || is_set("WEFT_SOCKET") || is_set("WEFT_ADMIN_SOCKET")
     }
 }
 
@@ -161,19 +173,16 @@ pub(crate) fn start_for(owner: i32, directory: &Path, device: Option<&str>) -> R
 /// `weft stop`
 pub(crate) fn stop(sockets: &Sockets, force: bool) -> Result<()> {
     let Found { config, client } = sockets.find()?;
-    let socket = config.admin_socket();
+    let mut client = client?;
     match force {
-        true => client?.shutdown()?,
-        false => client?.shutdown_if_unused()?,
+        true => client.shutdown()?,
+        false => client.shutdown_if_unused()?,
     }
-    let deadline = Instant::now() + STOP_DEADLINE;
-    while !matches!(Client::connect(&socket), Err(AdminError::NotRunning { .. })) {
-        if Instant::now() > deadline {
-            bail!("the daemon at {} did not stop in {STOP_DEADLINE:?}", socket.display());
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
+    let socket = config.admin_socket();
+    // Its sockets go before its locks do, which the next one takes.
+    client.await_end(STOP_DEADLINE).with_context(|| {
+        format!("the daemon at {} has not ended {STOP_DEADLINE:?} later", socket.display())
+    })
 }
 
 /// A daemon of our own, in its own directory; ends with this value, or with this process.

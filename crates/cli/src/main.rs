@@ -52,6 +52,7 @@ fn main() -> ExitCode {
 
 fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let sockets = arguments.sockets;
+    sockets.check()?;
     match arguments.command {
         Command::Run(options) => return run::run(&sockets, &options),
         Command::Node(options) => daemon::serve(&sockets, &options)?,
@@ -91,8 +92,8 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Policy { name, device, json } => {
             vgpu::policy(&sockets, name.as_deref(), device.as_deref(), json)?;
         }
-        Command::Top { interval_ms, plain, json } => {
-            top::top(&sockets, interval_ms, top::How::choose(plain, json))?;
+        Command::Top { interval_ms, plain, json, once } => {
+            top::top(&sockets, interval_ms, top::How::choose(plain || once, json), once)?;
         }
         Command::Memory { device, json } => memory::memory(&sockets, device.as_deref(), json)?,
         Command::Doctor { json } => return doctor::doctor(&sockets, json),

@@ -58,7 +58,10 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     }
 }
 
-/// A table whose columns are as wide as their widest cell; the first is left-aligned.
+/// The column of a table that is a list, as long as it is: it comes last.
+pub(crate) const LIST: &str = "PROCESSES";
+
+/// A table whose columns are as wide as their widest cell; the first and the list are left-aligned.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
     for row in rows {
@@ -70,8 +73,9 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let head: Vec<String> = header.iter().map(|cell| (*cell).to_owned()).collect();
     for row in std::iter::once(&head).chain(rows) {
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let _ = match column {
-                0 => write!(text, "{cell:<width$}"),
+            let _ = match (column, header[column]) {
+                (0, _) => write!(text, "{cell:<width$}"),
+                (_, LIST) => write!(text, "  {cell}"),
                 _ => write!(text, "  {cell:>width$}"),
             };
         }
@@ -131,6 +135,7 @@ mod tests {
     fn a_table_aligns_its_columns() {
         let rows = vec![vec!["a".to_owned(), "10".to_owned()], vec!["bcd".into(), "2".into()]];
         assert_eq!(table(&["NAME", "X"], &rows), "NAME   X\na     10\nbcd    2\n");
+        assert_eq!(table(&["NAME", LIST], &rows), "NAME  PROCESSES\na     10\nbcd   2\n");
     }
 
     #[test]

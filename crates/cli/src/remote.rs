@@ -101,8 +101,13 @@ pub(crate) fn run(remote: &str, sockets: &Sockets, options: &RunOptions) -> Resu
     let grants = match (&options.token_file, &options.token) {
         (Some(path), _) => {
             warn_of_readers(path);
-            std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read {}", path.display()))?
+            std::fs::read_to_string(path).with_context(|| {
+                format!(
+                    "cannot read {}, which --token-file names for the grant that `weft token` \
+                     printed on {remote}",
+                    path.display()
+                )
+            })?
         }
         (None, Some(token)) => token.clone(),
         (None, None) => bail!(

@@ -99,8 +99,8 @@ impl How {
     }
 }
 
-/// `weft top`
-pub(crate) fn top(sockets: &Sockets, interval_ms: u64, how: How) -> Result<()> {
+/// `weft top`; of `once`, one look.
+pub(crate) fn top(sockets: &Sockets, interval_ms: u64, how: How, once: bool) -> Result<()> {
     let mut client = sockets.connect()?;
     let interval = Duration::from_millis(interval_ms.max(50));
     match how {
@@ -110,8 +110,10 @@ pub(crate) fn top(sockets: &Sockets, interval_ms: u64, how: How) -> Result<()> {
             ratatui::restore();
             result
         }
-        How::Lines => looks(&mut client, interval, |before, after| Ok(summary(before, after))),
-        How::Json => looks(&mut client, interval, |before, after| {
+        How::Lines => {
+            looks(&mut client, interval, once, |before, after| Ok(summary(before, after)))
+        }
+        How::Json => looks(&mut client, interval, once, |before, after| {
             let vgpus = with_shares(after, &shares(before, after))?;
             let (busy, now_ns) = (busy_ratio(before, after), after.now_ns);
             let (devices, policy) = (&after.devices, &after.policy);
@@ -124,10 +126,12 @@ pub(crate) fn top(sockets: &Sockets, interval_ms: u64, how: How) -> Result<()> {
     }
 }
 
-/// One line per look, until the daemon goes away: for files, and terminals that draw nothing.
+/// One line per look, until the daemon goes away or after one: for files, and terminals that draw
+/// nothing.
 fn looks(
     client: &mut Client,
     interval: Duration,
+    once: bool,
     shown: impl Fn(&Stats, &Stats) -> Result<String>,
 ) -> Result<()> {
     let mut before = client.stats()?;
@@ -135,6 +139,9 @@ fn looks(
         std::thread::sleep(interval);
         let after = client.stats()?;
         line(&shown(&before, &after)?);
+        if once {
+            return Ok(());
+        }
         before = after;
     }
 }

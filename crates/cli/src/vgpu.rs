@@ -11,7 +11,7 @@ use weft_node::config::{CapSetting, SlaSetting};
 
 use crate::accelerator;
 use crate::args::{AccessSettings, BoundSettings, DeviceAction, SetOptions, Sockets, VgpuSettings};
-use crate::output::{line, percent, seconds, size, table};
+use crate::output::{LIST, line, note, percent, seconds, size, table};
 use crate::users::Names;
 
 /// Between the two looks that a share is seen in.
@@ -57,18 +57,8 @@ pub(crate) fn list(sockets: &Sockets, json: bool) -> Result<()> {
         })
         .collect();
     let header = [
-        "NAME",
-        "USER",
-        "DEVICE",
-        "WEIGHT",
-        "CAP",
-        "CLASS",
-        "STATE",
-        "SHARE",
-        "SESSIONS",
-        "MEMORY",
-        "USED",
-        "PROCESSES",
+        "NAME", "USER", "DEVICE", "WEIGHT", "CAP", "CLASS", "STATE", "SHARE", "SESSIONS", "MEMORY",
+        "USED", LIST,
     ];
     line(table(&header, &rows).trim_end());
     if !after.accelerators.is_empty() {
@@ -253,8 +243,27 @@ pub(crate) fn device(
     name: &str,
     force: bool,
 ) -> Result<()> {
-    sockets.connect()?.set_device(name, action == DeviceAction::Up, force)?;
+    let mut client = sockets.connect()?;
+    client.set_device(name, action == DeviceAction::Up, force)?;
+    if action == DeviceAction::Down
+        && let Some(words) = without(&client.stats()?, name)
+    {
+        note(&words);
+    }
     Ok(())
+}
+
+/// What there is to say of a node without a device: its vGPUs wait for one.
+fn without(stats: &Stats, name: &str) -> Option<String> {
+    let stays = stats.vgpus.iter().filter(|vgpu| vgpu.device == name).count();
+    let why = if !stats.devices.iter().any(|device| device.in_service) {
+        "no device of the node is in service".to_owned()
+    } else if stays > 0 {
+        format!("{stays} vGPUs stay on {name}, for no other device of its pool has room")
+    } else {
+        return None;
+    };
+    Some(format!("weft: {why}: their programs are refused until `weft device up {name}`"))
 }
 
 /// `weft policy`

@@ -13,6 +13,7 @@ use weft_api::v1::{Event, EventKind};
 
 use crate::clock;
 use crate::execute::{Executed, Outcome, World};
+use crate::news::News;
 use crate::patience::{PAUSE_MAX, Tries, Verdict};
 use crate::plan::{self, Step};
 use crate::provision::{Failure, Notice};
@@ -29,7 +30,13 @@ pub const GIVEN_BACK: &str = "the project's quota is given back; the GPUs stay t
 pub struct Engine {
     world: World,
     queue: Mutex<Queue>,
-    changed: Condvar,
+    /// Where the thread waits that only removes, and where the others do: one of each is enough for
+    /// an instance, and sixteen that wake would take the processors from the VM that boots.
+    remover: Condvar,
+    others: Condvar,
+    /// A thread is done with something.
+    done: Condvar,
+    news: News,
 }
 
 /// What is to be done about an instance. One thread does nothing but remove: a cloud that takes a
@@ -117,8 +124,9 @@ impl Engine {
     /// # Errors
     /// The system's.
     pub fn start(world: World, threads: usize) -> std::io::Result<Arc<Self>> {
-        let (queue, changed) = (Mutex::default(), Condvar::new());
-        let engine = Arc::new(Self { world, queue, changed });
+        let [remover, others, done] = std::array::from_fn(|_| Condvar::new());
+        let (queue, news) = (Mutex::default(), News::default());
+        let engine = Arc::new(Self { world, queue, remover, others, done, news });
         let told = Arc::downgrade(&engine);
         let notice = move |instance: &str| {
             if let Some(engine) = told.upgrade() {
@@ -146,6 +154,12 @@ impl Engine {
     #[must_use]
     pub fn world(&self) -> &World {
         &self.world
+    }
+
+    /// Rings when nothing is left to be done about an instance.
+    #[must_use]
+    pub fn news(&self) -> &News {
+        &self.news
     }
 
     /// Something is to be done about an instance.
@@ -184,9 +198,14 @@ impl Engine {
             queue.again.insert(instance.to_owned());
         } else {
             queue.push(instance, Instant::now());
-            // One of them does not do everything.
-            self.changed.notify_all();
+            self.wake();
         }
+    }
+
+    /// Something is due, or will be.
+    fn wake(&self) {
+        self.remover.notify_one();
+        self.others.notify_one();
     }
 
     /// Begins nothing more, and waits for what is being done, for so long at most; whether all of
@@ -195,7 +214,7 @@ impl Engine {
         let mut queue = self.lock();
         queue.has_stopped = true;
         let is_busy = |queue: &mut Queue| !queue.busy.is_empty();
-        let waited = self.changed.wait_timeout_while(queue, limit, is_busy);
+        let waited = self.done.wait_timeout_while(queue, limit, is_busy);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
@@ -211,24 +230,29 @@ impl Engine {
                 Ok(instance) => break instance,
                 Err(next) => {
                     let wait = next.map_or(PAUSE_MAX, |at| at.duration_since(Instant::now()));
-                    let waited = self.changed.wait_timeout(queue, wait);
+                    let at = if works.contains(&Work::Make) { &self.others } else { &self.remover };
+                    let waited = at.wait_timeout(queue, wait);
                     queue = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
             }
         };
         drop(queue);
         let later = self.advance(&instance);
+        if later.is_none() {
+            self.news.tell(&instance);
+        }
         let mut queue = self.lock();
         queue.busy.remove(&instance);
         if queue.again.remove(&instance) {
             queue.push(&instance, Instant::now());
+            self.wake();
         } else if let Some(pause) = later {
             queue.push(&instance, Instant::now() + pause);
+            self.wake();
         } else {
             queue.removed.remove(&instance);
         }
-        // Whoever stops everything waits, too.
-        self.changed.notify_all();
+        self.done.notify_all();
     }
 
     /// Does step after step; when to go on, if there is more.

@@ -80,15 +80,39 @@ impl From<StoreError> for Failure {
 /// What a step found: its effects, or nothing yet.
 type Finding = Result<Option<Effects>, Failure>;
 
+/// The cGPUs of the instance whose steps are carried out, read once one of them needs them (not of
+/// a VM that is asked again and again whether it has booted): as they are kept, with what the steps
+/// before it brought to light and is kept together with them.
+#[derive(Debug, Default)]
+struct Cgpus(Option<Vec<CgpuRow>>);
+
+impl Cgpus {
+    fn of(&mut self, instance: &InstanceRow, store: &dyn Store) -> Result<&[CgpuRow], StoreError> {
+        if self.0.is_none() {
+            self.0 = Some(store.instance_cgpus(&instance.id)?);
+        }
+        Ok(self.0.as_deref().unwrap_or_default())
+    }
+
+    fn learn(&mut self, effects: &Effects) {
+        let by_id = |of: &[(String, String)]| of.iter().cloned().collect::<BTreeMap<_, _>>();
+        let (mut masked, mut tokens) = (by_id(&effects.masked), by_id(&effects.tokens));
+        for cgpu in self.0.iter_mut().flatten() {
+            cgpu.masked = masked.remove(&cgpu.id).or_else(|| cgpu.masked.take());
+            cgpu.token = tokens.remove(&cgpu.id).or_else(|| cgpu.token.take());
+        }
+    }
+}
+
 impl World {
     /// Carries out steps of an instance, one after the other, and keeps what was done at once.
     pub fn execute(&self, instance: &InstanceRow, steps: &[Step]) -> Executed {
-        let mut done = Vec::new();
+        let (mut done, mut cgpus) = (Vec::new(), Cgpus::default());
         let mut executed =
             Executed { step: Step::Release, outcome: Outcome::Done, advanced: false };
         for step in steps {
             executed.step = *step;
-            executed.outcome = self.begin(instance, *step, &mut done);
+            executed.outcome = self.begin(instance, *step, &mut cgpus, &mut done);
             if executed.outcome != Outcome::Done {
                 break;
             }
@@ -100,14 +124,20 @@ impl World {
         executed
     }
 
-    fn begin(&self, instance: &InstanceRow, step: Step, done: &mut Vec<Done>) -> Outcome {
+    fn begin(
+        &self,
+        instance: &InstanceRow,
+        step: Step,
+        cgpus: &mut Cgpus,
+        done: &mut Vec<Done>,
+    ) -> Outcome {
         // What another replica may be doing by now is not begun here.
         if self.store.leading() != Leading::Here {
             return Outcome::NotYet(PAUSE);
         }
         self.crash.at("before", step);
         let begun = Instant::now();
-        let effects = match self.act(instance, step) {
+        let effects = match self.act(instance, step, cgpus) {
             Ok(Some(effects)) => effects,
             Ok(None) => return Outcome::NotYet(self.provisioner.look_again()),
             Err(failure) => return Outcome::Failed(failure),
@@ -116,6 +146,7 @@ impl World {
         let took_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         let (at_ms, step_name) = (clock::now_ms(), step.name().to_owned());
         let event = Event { at_ms, step: step_name, kind: EventKind::Done, took_us, detail: None };
+        cgpus.learn(&effects);
         done.push(Done { step, effects, event });
         Outcome::Done
     }
@@ -132,22 +163,22 @@ impl World {
         kept
     }
 
-    fn act(&self, instance: &InstanceRow, step: Step) -> Finding {
-        // Not of a VM that is asked again and again whether it has booted.
-        let cgpus = || self.store.instance_cgpus(&instance.id);
+    fn act(&self, instance: &InstanceRow, step: Step, cgpus: &mut Cgpus) -> Finding {
+        let store = self.store.as_ref();
         match step {
-            Step::Address => self.address(instance, &cgpus()?),
-            Step::Sign => self.sign(instance, &cgpus()?),
-            Step::Grant => self.grant(instance, &cgpus()?),
-            Step::Create => self.create(instance, &cgpus()?),
+            Step::Address => self.address(instance, cgpus.of(instance, store)?),
+            Step::Sign => self.sign(instance, cgpus.of(instance, store)?),
+            Step::Grant => self.grant(instance, cgpus.of(instance, store)?),
+            Step::Create => self.create(instance, cgpus.of(instance, store)?),
             Step::Port => self.port(instance),
             Step::Rules => {
                 self.ensure_served(instance)?;
-                self.endpoint.put(&instance.id, &self.rows(instance, &cgpus()?)?)?;
+                let rows = self.rows(instance, cgpus.of(instance, store)?)?;
+                self.endpoint.put(&instance.id, &rows)?;
                 Ok(Some(Effects::default()))
             }
             Step::Active => self.active(instance),
-            Step::Confirm => self.confirm(instance, &cgpus()?),
+            Step::Confirm => self.confirm(instance, cgpus.of(instance, store)?),
             Step::Unrule => match self.withdraw(instance) {
                 Err(failure) if !failure.is_away || self.endpoint_of(instance)?.is_some() => {
                     Err(failure)
@@ -155,7 +186,7 @@ impl World {
                 // What was taken out of service while it was away is not waited for.
                 Ok(()) | Err(_) => Ok(Some(Effects::default())),
             },
-            Step::Revoke => self.revoke(&cgpus()?),
+            Step::Revoke => self.revoke(cgpus.of(instance, store)?),
             Step::Terminate => {
                 let is_gone = self.provisioner.terminate(&instance.id)?;
                 Ok(is_gone.then(Effects::default))
@@ -193,7 +224,8 @@ impl World {
     /// before anybody else does.
     #[must_use]
     pub fn has_ended(&self, instance: &InstanceRow) -> bool {
-        plan::has_ended(instance.marks, self.provisioner.ends())
+        let makes_early = instance.spec.host.is_some();
+        plan::has_ended(instance.marks, self.provisioner.ends(), makes_early)
     }
 
     /// Whether the endpoint of the host of an instance that is removed says now that it is cut off.

@@ -1,8 +1,9 @@
 //! HTTP: one route for each call of the table, and the page's.
 
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -18,7 +19,8 @@ use axum::serve::IncomingStream;
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weft_api::v1::{
-    Call, IDEMPOTENCY_HEADER, Kind, Method, PAGE_MAX, Problem, VERSION, VERSION_HEADER, VERSION_MIN,
+    Call, IDEMPOTENCY_HEADER, Kind, Method, PAGE_MAX, Problem, VERSION, VERSION_HEADER,
+    VERSION_MIN, WAIT_MS_MAX,
 };
 
 use crate::bounded::Bounded;
@@ -37,6 +39,9 @@ const HEARD_LIMIT: Duration = Duration::from_secs(10);
 /// until it is known who they are.
 const PLACE_LIMIT: Duration = Duration::from_secs(1);
 
+/// How often to look again for whoever waits: of what another replica does nobody hears here.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
 const VERSION_NAME: HeaderName = HeaderName::from_static(VERSION_HEADER);
 
 /// What may stand behind the question mark.
@@ -46,6 +51,7 @@ struct Asked {
     limit: Option<String>,
     after: Option<String>,
     project: Option<String>,
+    wait_ms: Option<String>,
 }
 
 /// Where a connection comes from.
@@ -118,7 +124,34 @@ async fn answer(
         Problem::new(Kind::Malformed, format!("the request was not there within {seconds} s"))
     };
     let heard = tokio::time::timeout(HEARD_LIMIT, understood(call, path, request)).await;
-    let ask = heard.map_err(late)??;
+    let ask = Arc::new(heard.map_err(late)??);
+    let until = Instant::now() + Duration::from_millis(ask.wait_ms);
+    let mut last = None;
+    loop {
+        // Listening before looking: what happens in between is heard.
+        let mut news = pin!(service.news().of(&ask.target).notified());
+        news.as_mut().enable();
+        let reply = match reply(call, service, Arc::clone(&room), Arc::clone(&ask)).await {
+            // Where all who wait look at once there are no places for some.
+            Err(problem) if problem.kind == Kind::Busy => last.take().ok_or(problem)?,
+            reply => reply?,
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        if !matches!(reply, Reply::Passing(_)) || left.is_zero() {
+            return Ok(shown(call.status(), reply));
+        }
+        last = Some(reply);
+        // Whoever waits has no place. That it rang or that it is time to look is all one.
+        let _ = tokio::time::timeout(left.min(LOOK_AGAIN), news).await;
+    }
+}
+
+async fn reply(
+    call: Call,
+    service: &Arc<Service>,
+    room: Arc<Semaphore>,
+    ask: Arc<Ask>,
+) -> Result<Reply, Problem> {
     // Who is still speaking has no place: anybody could take them all. Connections are bounded.
     let place = place(room).await.ok_or_else(|| busy(service.at_once()))?;
     let service = Arc::clone(service);
@@ -128,8 +161,7 @@ async fn answer(
         service.call(call, &ask)
     };
     let answered = tokio::task::spawn_blocking(answering).await;
-    let ended = |_| Problem::new(Kind::Internal, "the request's thread ended");
-    Ok(shown(call.status(), answered.map_err(ended)??))
+    answered.map_err(|_| Problem::new(Kind::Internal, "the request's thread ended"))?
 }
 
 /// A place in which somebody is answered, if one is free soon.
@@ -141,8 +173,8 @@ async fn understood(call: Call, path: &RawPathParams, request: Request) -> Resul
     let (parts, body) = request.into_parts();
     spoken(&parts.headers)?;
     let malformed = |words: String| Problem::new(Kind::Malformed, words);
-    let Query(Asked { limit, after, project }) =
-        Query::<Asked>::try_from_uri(&parts.uri).map_err(|error| {
+    let Query(Asked { limit, after, project, wait_ms }) = Query::<Asked>::try_from_uri(&parts.uri)
+        .map_err(|error| {
             let why = error.body_text();
             let why = why.rsplit("query string: ").next().unwrap_or_default();
             malformed(format!("what is behind the question mark is not understood: {why}"))
@@ -152,6 +184,12 @@ async fn understood(call: Call, path: &RawPathParams, request: Request) -> Resul
         text.parse::<u32>().map_err(wrong)
     };
     let limit = limit.map(number).transpose()?;
+    let wait = |text: String| {
+        let number = text.parse::<u64>().ok().filter(|wait_ms| *wait_ms <= WAIT_MS_MAX);
+        let words = || format!("wait_ms={text}: an answer waits for 0 to {WAIT_MS_MAX} ms");
+        number.ok_or_else(|| malformed(words()))
+    };
+    let wait_ms = wait_ms.map(wait).transpose()?.unwrap_or_default();
     let header = |name: &HeaderName| one(&parts.headers, name);
     let is_bearer = |(scheme, _): &(&str, &str)| scheme.eq_ignore_ascii_case("bearer");
     let credentials = header(&AUTHORIZATION)?.and_then(|value| value.split_once(' '));
@@ -169,6 +207,7 @@ async fn understood(call: Call, path: &RawPathParams, request: Request) -> Resul
         limit,
         after,
         project,
+        wait_ms,
         token: token.map(str::to_owned),
         from: from(&parts.extensions),
         key: key.map(str::to_owned),
@@ -236,7 +275,7 @@ fn spoken(headers: &HeaderMap) -> Result<(), Problem> {
 fn shown(status: u16, reply: Reply) -> Response {
     let (kind, body) = match reply {
         Reply::Nothing => ("text/plain; charset=utf-8", Body::empty()),
-        Reply::Json(bytes) => ("application/json", bytes.into()),
+        Reply::Json(bytes) | Reply::Passing(bytes) => ("application/json", bytes.into()),
         Reply::Text(text) => ("text/plain; charset=utf-8", text.into()),
     };
     response(status, kind, body)

@@ -21,6 +21,7 @@ pub mod execute;
 pub mod hosts;
 pub mod http;
 pub mod identity;
+pub mod news;
 pub mod nodes;
 pub mod openstack;
 pub mod patience;

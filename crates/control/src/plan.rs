@@ -75,17 +75,19 @@ const MAKING: &[Step] = &[
 ];
 
 /// How one is removed: a step, and those of which one was done if anything was begun that it
-/// undoes. A node of the version before has vGPUs when grants are signed, which may be unmarked.
-/// What control planes of that version began had vGPUs before it had a VM.
+/// undoes. A node of the version before has vGPUs when grants are signed, which may be unmarked,
+/// and so may the VM be.
 const UNDOING: &[(Step, &[Step])] = &[
     (Step::Unrule, &[Step::Port]),
     (Step::Revoke, &[]),
-    (Step::Terminate, &[Step::Sign, Step::Grant]),
+    (Step::Terminate, &[]),
     (Step::Release, &[]),
 ];
 
 /// Steps that leave nothing outside, or only what the next one finds: they are kept with the next.
-const KEPT_WITH_NEXT: &[Step] = &[Step::Address, Step::Active];
+/// Addresses are the same when they are chosen again, and grants that are signed again are as good
+/// as those that a VM was made with. So the VM boots while all of it comes to the disk.
+const KEPT_WITH_NEXT: &[Step] = &[Step::Address, Step::Sign, Step::Active];
 
 /// Of steps that are to be done those that are done together: kept in one transaction, which takes
 /// the disk as long as one alone.
@@ -133,12 +135,15 @@ pub fn beside(step: Step, marks: Marks) -> Option<Step> {
 }
 
 /// Whether what was done says that nothing of an instance that is removed can compute any longer:
-/// there never was a VM, its sessions were ended by the nodes, or the VM is gone, where terminating
-/// `ends` it. Whether its host's endpoint has cut it off only that one can say.
+/// it never had vGPUs, its sessions were ended by the nodes, or the VM is gone, where terminating
+/// `ends` it. Whether its host's endpoint has cut it off only that one can say. An instance that
+/// `makes_early` has its vGPUs before its VM, and either may be unmarked; others are given theirs
+/// once the VM is marked.
 #[must_use]
-pub fn has_ended(marks: Marks, ends: bool) -> bool {
+pub fn has_ended(marks: Marks, ends: bool, makes_early: bool) -> bool {
     let is_gone = ends && marks.has(Step::Terminate);
-    is_gone || marks.has(Step::Revoke) || !is_begun(marks, &[Step::Sign, Step::Grant])
+    let has_vgpus = makes_early || is_begun(marks, &[Step::Sign, Step::Grant]);
+    is_gone || marks.has(Step::Revoke) || !has_vgpus
 }
 
 #[cfg(test)]
@@ -167,7 +172,7 @@ mod tests {
             kept.push(together(steps).len());
             together(steps).iter().for_each(|step| marks = marks.with(*step));
         }
-        assert_eq!(kept, [2, 1, 1, 1, 1, 2], "address with sign, active with confirm");
+        assert_eq!(kept, [3, 1, 1, 1, 2], "address and sign with create, active with confirm");
     }
 
     /// Wherever the making was killed, before or after a mark, and wherever the undoing was: what
@@ -216,13 +221,16 @@ mod tests {
 
     #[test]
     fn an_instance_has_ended_when_somebody_has_said_so() {
+        let ended = |marks, ends| has_ended(marks, ends, false);
         let made = MAKING.iter().fold(Marks::default(), |marks, step| marks.with(*step));
-        assert!(has_ended(Marks::default(), true), "there never was a VM");
-        assert!(!has_ended(made, true));
-        assert!(!has_ended(made.with(Step::Unrule), true), "nothing may have been cut");
-        assert!(has_ended(made.with(Step::Terminate), true));
-        assert!(!has_ended(made.with(Step::Terminate), false), "a job computes on");
-        assert!(has_ended(made.with(Step::Revoke), false));
+        assert!(ended(Marks::default(), true), "it never had a vGPU");
+        assert!(!has_ended(Marks::default(), true, true), "it may have had one");
+        assert!(has_ended(Marks::default().with(Step::Revoke), false, true));
+        assert!(!ended(made, true));
+        assert!(!ended(made.with(Step::Unrule), true), "nothing may have been cut");
+        assert!(ended(made.with(Step::Terminate), true));
+        assert!(!ended(made.with(Step::Terminate), false), "a job computes on");
+        assert!(ended(made.with(Step::Revoke), false));
     }
 
     /// A control plane of the version before had made the vGPUs, and perhaps asked for a VM; or all
@@ -233,7 +241,7 @@ mod tests {
         assert_eq!(plan(Wanted::Present, made)[..2], [Step::Create, Step::Port]);
         let undone = [Step::Revoke, Step::Terminate, Step::Release];
         assert_eq!(plan(Wanted::Absent, made), undone);
-        assert!(!has_ended(made, true));
+        assert!(!has_ended(made, true, false));
         let ready = Marks(0b111_1111);
         assert_eq!(plan(Wanted::Present, ready), []);
     }

@@ -18,12 +18,14 @@ use weft_api::v1::{
 use crate::arguments::{Arguments, Command};
 use crate::{note, out, show};
 
-/// How often to look whether it is done, at first and at last.
-const PAUSE: Duration = Duration::from_millis(10);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// Who does not answer is asked again after this time.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Progress is told after this time.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// And then looked for so often, at least.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// How the control plane says why a VM ends whose endpoint was removed.
 const REMOVED: &str = "was taken out of service";
@@ -285,43 +287,39 @@ fn print(value: &impl Serialize) -> Result<()> {
     Ok(out(&serde_json::to_string(value)?)?)
 }
 
-/// Waits with longer and longer pauses, and says so.
+/// Waits for what becomes of a VM, and says so.
 struct Wait {
     since: Instant,
-    pause: Duration,
     is_told: bool,
     patience: Duration,
 }
 
 impl Wait {
     fn new(patience: Duration) -> Self {
-        Self { since: Instant::now(), pause: PAUSE, is_told: false, patience }
+        Self { since: Instant::now(), is_told: false, patience }
     }
 
-    /// What has become of a VM that was accepted. A control plane that does not answer for a while
-    /// goes on with it when it does.
-    fn look(&self, client: &Client, id: &str) -> Result<Instance, ClientError> {
+    /// What has become of a VM that was accepted, or what it still is after a while. A control
+    /// plane that does not answer for a while goes on with it when it does.
+    fn look(&mut self, client: &Client, id: &str, what: &str) -> Result<Instance, ClientError> {
+        let waited = self.since.elapsed();
+        if waited > PATIENCE && !self.is_told {
+            note(&format!("gsaas: {id} is {what} …"));
+            self.is_told = true;
+        }
+        let limit = if self.is_told { LOOK_AGAIN } else { PATIENCE.saturating_sub(waited) };
         let deadline = Instant::now() + self.patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match client.clone().patient(left).instance(id) {
+            match client.clone().patient(left).instance_within(id, limit) {
                 Err(ClientError::Unreachable { .. } | ClientError::Unanswered { .. })
                     if Instant::now() < deadline =>
                 {
-                    thread::sleep(PAUSE_MAX);
+                    thread::sleep(ASK_AGAIN);
                 }
                 answered => return answered,
             }
         }
-    }
-
-    fn a_while(&mut self, id: &str, what: &str) {
-        if self.since.elapsed() > PATIENCE && !self.is_told {
-            note(&format!("gsaas: {id} is {what} …"));
-            self.is_told = true;
-        }
-        thread::sleep(self.pause);
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 }
 
@@ -336,9 +334,8 @@ fn ready(client: &Client, mut instance: Instance, patience: Duration) -> Result<
                 bail!("{} came to nothing: {why}", instance.id)
             }
         }
-        wait.a_while(&instance.id, "being made");
         let id = instance.id;
-        instance = wait.look(client, &id).with_context(|| {
+        instance = wait.look(client, &id, "being made").with_context(|| {
             format!("VM {id} was accepted; gsaas -show -id={id} says what has become of it")
         })?;
     }
@@ -347,8 +344,7 @@ fn ready(client: &Client, mut instance: Instance, patience: Duration) -> Result<
 fn gone(client: &Client, mut instance: Instance, patience: Duration) -> Result<Instance> {
     let mut wait = Wait::new(patience);
     while instance.state == InstanceState::Terminating {
-        wait.a_while(&instance.id, "being removed");
-        instance = match wait.look(client, &instance.id) {
+        instance = match wait.look(client, &instance.id, "being removed") {
             Ok(instance) => instance,
             Err(ClientError::Refused(problem)) if problem.kind == Kind::NotFound => {
                 return Ok(Instance { state: InstanceState::Terminated, ..instance });

@@ -461,8 +461,11 @@ impl NodeConfig {
     }
 
     fn from_table(table: Table) -> Result<Self, ConfigError> {
-        let mut config: Self =
-            table.try_into().map_err(|error: toml::de::Error| invalid(error.to_string().trim()))?;
+        let mut config: Self = table.try_into().map_err(|error: toml::de::Error| {
+            let message = error.to_string();
+            let message = message.trim();
+            invalid(text::number_in_words(message).as_deref().unwrap_or(message))
+        })?;
         device::name_all(&mut config.devices);
         config.validate()?;
         Ok(config)

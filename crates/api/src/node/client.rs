@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read as _, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weft_ring::peer;
 
@@ -401,6 +401,33 @@ impl Client {
     /// As [`Self::call`]; a refusal names the programs.
     pub fn shutdown_if_unused(&mut self) -> Result<(), AdminError> {
         self.done(&Request::Shutdown { force: false })
+    }
+
+    /// Waits until the daemon, which was told to stop, has ended: its process keeps this connection
+    /// as long as it lives, and its locks.
+    ///
+    /// # Errors
+    /// [`AdminError::Io`] with [`io::ErrorKind::TimedOut`] once the time is over.
+    pub fn await_end(mut self, limit: Duration) -> Result<(), AdminError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            self.wait_at_most(left)?;
+            match self.stream.read(&mut [0]) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+                Err(error) => {
+                    let is_later = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
+                    if !is_later.contains(&error.kind()) {
+                        return Err(error.into());
+                    }
+                }
+            }
+        }
     }
 
     fn vgpu(&mut self, request: &Request) -> Result<VgpuReport, AdminError> {

@@ -40,6 +40,8 @@ pub enum Query {
     Page,
     /// Those and `project`, for administrators.
     Project,
+    /// `wait_ms`.
+    Wait,
 }
 
 /// Declares the calls: name, method, path, role (none: no token is asked for), status, query,
@@ -157,7 +159,7 @@ calls! {
         "Reserves GPUs and begins to make a VM with them";
     BatchCreate: Post "/v1/batches" MEMBER, 202, None, "NewBatch" -> "Batch",
         "Reserves GPUs for several equal VMs, for all of them or none, and begins to make them";
-    InstanceShow: Get "/v1/instances/{id}" READER, 200, None, "" -> "Instance", "An instance";
+    InstanceShow: Get "/v1/instances/{id}" READER, 200, Wait, "" -> "Instance", "An instance";
     InstanceCgpus: Get "/v1/instances/{id}/cgpus" READER, 200, Page, "" -> "[Cgpu]",
         "An instance's cGPUs";
     InstanceConsole: Get "/v1/instances/{id}/console" READER, 200, None, "" -> "",

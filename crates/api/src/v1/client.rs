@@ -1,5 +1,7 @@
 //! The blocking client.
 
+mod waiting;
+
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;

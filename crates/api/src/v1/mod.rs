@@ -32,7 +32,7 @@ pub use resources::{
 };
 
 /// The newest microversion, which [`VERSION_HEADER`] may ask for and every answer names.
-pub const VERSION: (u32, u32) = (1, 6);
+pub const VERSION: (u32, u32) = (1, 7);
 
 /// The oldest one that is understood.
 pub const VERSION_MIN: (u32, u32) = (1, 0);
@@ -65,6 +65,10 @@ const _: () = assert!(*SLA_US.end() * 1_000 == *crate::node::SLA_NS.end());
 pub const PAGE_MAX: u32 = 1_000;
 /// Items of a page for which no number was asked.
 pub const PAGE_DEFAULT: u32 = 100;
+
+/// The longest time, in ms, for which an answer about an instance waits that is being made or
+/// removed.
+pub const WAIT_MS_MAX: u64 = 30_000;
 
 /// The longest time for which a token may be good, in seconds: ten years.
 pub const TOKEN_VALID_S_MAX: u64 = 10 * 365 * 24 * 3_600;

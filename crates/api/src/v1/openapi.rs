@@ -11,7 +11,7 @@ use super::resources::{
     NewInstance, NewNode, NewQuota, NewToken, Node, Operation, OperationKind, OperationState,
     Project, ProjectChange, Quota, Role, Token, UsageRecord, Variable,
 };
-use super::{IDEMPOTENCY_HEADER, PAGE_DEFAULT, PAGE_MAX, VERSION, VERSION_HEADER};
+use super::{IDEMPOTENCY_HEADER, PAGE_DEFAULT, PAGE_MAX, VERSION, VERSION_HEADER, WAIT_MS_MAX};
 
 /// The document, as JSON that people can read.
 #[must_use]
@@ -95,7 +95,14 @@ fn parameters(call: Call) -> Vec<Value> {
             "description": "Repeated within a day with the same body, nothing is made twice",
         }));
     }
-    if call.query() != Query::None {
+    if call.query() == Query::Wait {
+        let description = "Answered once the instance is neither made nor removed any longer, or \
+                           after this time; version 1.7";
+        let schema = json!({"type": "integer", "minimum": 0, "maximum": WAIT_MS_MAX, "default": 0});
+        parameters.push(json!({"name": "wait_ms", "in": "query", "schema": schema,
+                               "description": description}));
+    }
+    if matches!(call.query(), Query::Page | Query::Project) {
         let schema = json!({"type": "integer", "minimum": 1, "maximum": PAGE_MAX,
                             "default": PAGE_DEFAULT});
         parameters.push(json!({"name": "limit", "in": "query", "schema": schema}));

@@ -254,6 +254,9 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
             "--only: this benchmark has no parts to choose from; `weft bench --help` says which do"
         );
     }
+    if context.vgpus.is_some() && !matches!(options.name, Name::Scale) {
+        bail!("--vgpus is for `bench scale`");
+    }
     let may_be_gpu = context.via.is_none() && options.name.is_on_any_device();
     let gpu = if may_be_gpu { tenant::genuine()? } else { None };
     if gpu.is_some() && options.name.has_either_pace() {

@@ -52,7 +52,9 @@ fn wrong_commands_say_what_is_allowed() {
     let node = Node::start(&[]);
     for (arguments, word) in [
         (&["set", "a"][..], "--weight"),
-        (&["create", "a", "--weight", "0"], "1..=10000"),
+        (&["create", "a", "--weight", "0"], "`0` is not a weight: a whole number, 1 to 10000"),
+        (&["create", "a", "--weight", "-1"], "`-1` is not a weight"),
+        (&["create", "a", "--memory", "-5MiB"], "`-5MiB` is not a size"),
         (&["create", "a", "--memory", "lots"], "512MiB"),
         (&["create", "a", "--sla", "-5ms"], "`-5ms` is not an SLA"),
         (&["create", "not a name"], "name"),
@@ -63,6 +65,43 @@ fn wrong_commands_say_what_is_allowed() {
         assert!(!output.status.success(), "{arguments:?}");
         assert!(text.contains(word), "{arguments:?}: no `{word}` in {text}");
     }
+}
+
+#[test]
+fn a_node_may_be_started_once_weft_stop_is_over() {
+    let mut node = Node::start(&[]);
+    for _ in 0..10 {
+        success(ctl(&node, &["stop"]));
+        node.launch_at_once();
+    }
+}
+
+#[test]
+fn a_look_at_who_uses_the_devices_ends_if_asked_to() {
+    let node = Node::start(&[]);
+    let one = success(ctl(&node, &["top", "--once", "--interval-ms", "50"]));
+    assert!(one.starts_with("busy ") && one.lines().count() == 1, "{one}");
+    let one = success(ctl(&node, &["top", "--once", "--json", "--interval-ms", "50"]));
+    let look: Value = serde_json::from_str(&one).unwrap();
+    assert!(look["devices"].is_array(), "{one}");
+}
+
+#[test]
+fn an_empty_directory_names_no_node() {
+    let mut weft = weft();
+    weft.args(["--runtime-dir", "", "ls"]);
+    let output = finish(weft);
+    let text = text_of(&output);
+    assert!(!output.status.success() && text.contains("--runtime-dir is empty"), "{text}");
+}
+
+#[test]
+fn whoever_takes_the_last_device_away_is_told_what_that_means() {
+    let node = Node::start(&[]);
+    let output = finish(ctl(&node, &["device", "down", "gpu0"]));
+    let text = text_of(&output);
+    assert!(output.status.success() && text.contains("weft device up gpu0"), "{text}");
+    success(ctl(&node, &["device", "up", "gpu0"]));
 }
 
 #[test]

@@ -286,6 +286,15 @@ impl Node {
         }
     }
 
+    /// Starts the next daemon without waiting for the end of the one before.
+    pub(crate) fn launch_at_once(&mut self) {
+        let before = self.process.take();
+        self.launch();
+        if let Some(mut before) = before {
+            before.wait().unwrap();
+        }
+    }
+
     /// The command that starts a daemon here.
     pub(crate) fn command(&self) -> Command {
         let mut command = weft();

@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use weft_api::lines;
 use weft_api::node::Client;
 
@@ -40,9 +41,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// What is looked at of a console's line.
 const LINE_BYTES_MAX: usize = 4096;
-
-/// How often the request's client looks whether its VM is ready.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// The interpreter works everywhere, and boots slowest: what is beside the boot weighs least.
 const ACCEL: &str = "tcg";
@@ -88,10 +86,55 @@ pub(super) fn ensure_image(guest: &Path) -> Result<()> {
     ["weft", "weft-guest"].into_iter().try_for_each(|name| beside(name).map(drop))
 }
 
+/// Which processors VMs have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Processors {
+    /// The last one, which nothing else has: a compute host is another machine than the control
+    /// plane, which this one's scheduler would have wait for QEMU.
+    TheirOwn,
+    /// The control plane's.
+    Shared,
+}
+
+/// What this thread may run on, and the last of it.
+fn processors() -> Result<(CpuSet, Option<usize>)> {
+    let all = sched_getaffinity(None)?;
+    let last = (0..CpuSet::MAX_CPU).rev().find(|processor| all.is_set(*processor));
+    Ok((all, last.filter(|_| all.count() > 1)))
+}
+
+/// Keeps this thread, and what it starts, on such processors until this is dropped.
+struct Kept(CpuSet);
+
+impl Kept {
+    fn on(processors: &CpuSet) -> std::io::Result<Self> {
+        let before = sched_getaffinity(None)?;
+        sched_setaffinity(None, processors)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // They were this thread's before.
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
 /// Measures; `guest` is a folder as `examples/guest/make-image` makes it.
-pub(super) fn run(guest: &Path, cgpus: u32) -> Result<Boots> {
+pub(super) fn run(guest: &Path, cgpus: u32, whose: Processors) -> Result<Boots> {
+    let (all, last) = processors()?;
+    let own = last.filter(|_| whose == Processors::TheirOwn).map(|last| {
+        let (mut own, mut others) = (CpuSet::new(), all);
+        own.set(last);
+        others.unset(last);
+        (own, others)
+    });
+    // Threads and processes that are started from here on stay there, too.
+    let _kept = own.map(|(_, others)| Kept::on(&others)).transpose()?;
     let folder = tempfile::tempdir()?;
-    let machines = Arc::new(Machines::new(guest, folder.path())?);
+    let machines = Machines::new(guest, folder.path(), own.map_or(all, |(own, _)| own))?;
+    let machines = Arc::new(machines);
     let node = Node::start(&folder.path().join("node"))?;
     let facts = node.facts()?;
     let fake = Arc::new(Fake::default());
@@ -100,8 +143,7 @@ pub(super) fn run(guest: &Path, cgpus: u32) -> Result<Boots> {
         endpoint: fake,
         nodes: Arc::new(Sockets),
     };
-    // Whoever looks without a pause takes the processor on which QEMU boots.
-    let plane = Plane::with(outside, &[(node.row(&facts), facts.gpus)], LOOK)?;
+    let plane = Plane::with(outside, &[(node.row(&facts), facts.gpus)])?;
     let mut boots = Boots::default();
     for boot in 0..=BOOTS {
         let plain_ms = machines.boot_plain()?;
@@ -221,19 +263,20 @@ struct Machines {
     kernel: PathBuf,
     initrd: PathBuf,
     qemu: PathBuf,
+    processors: CpuSet,
     changed: OnceLock<Notice>,
     there: Mutex<BTreeMap<String, Machine>>,
 }
 
 impl Machines {
-    fn new(guest: &Path, folder: &Path) -> Result<Self> {
+    fn new(guest: &Path, folder: &Path, processors: CpuSet) -> Result<Self> {
         let initrd = folder.join("initrd");
         machine::plain_initrd(&initrd, &guest.join("initrd"))?;
         let unpacked = guest.join("qemu");
         let qemu = if unpacked.exists() { unpacked } else { "qemu-system-x86_64".into() };
         let (kernel, changed) = (guest.join("vmlinuz"), OnceLock::new());
         let (starter, there) = (beside("weft-guest")?, Mutex::default());
-        Ok(Self { starter, kernel, initrd, qemu, changed, there })
+        Ok(Self { starter, kernel, initrd, qemu, processors, changed, there })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Machine>> {
@@ -249,7 +292,10 @@ impl Machines {
         command.arg("--qemu").arg(&self.qemu);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let (begun, booted_ms) = (Instant::now(), Arc::new(OnceLock::new()));
-        let mut child = command.spawn()?;
+        let mut child = {
+            let _kept = Kept::on(&self.processors)?;
+            command.spawn()?
+        };
         let (output, booted) = (child.stdout.take(), Arc::clone(&booted_ms));
         let console = thread::Builder::new().name("console".to_owned()).spawn(move || {
             let Some(output) = output else { return };

@@ -47,6 +47,9 @@ const PRESENT: u32 = 10_000;
 /// Times that it is timed.
 const REPEATS: usize = 9;
 
+/// Whoever waits for what comes of itself is answered within this time, and asks again.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+
 /// Cycles of making and removing at once.
 const AT_ONCE: usize = 16;
 
@@ -58,8 +61,6 @@ const MEMORY_MIB: u64 = 80 << 10;
 /// A control plane of its own, over HTTP.
 struct Plane {
     client: Client,
-    /// Between two looks for what comes of itself.
-    pause: Duration,
     store: Arc<dyn Store>,
     _folder: tempfile::TempDir,
 }
@@ -102,10 +103,10 @@ impl Plane {
         let fake = Arc::new(Fake::default());
         let (provisioner, endpoint) = (Arc::clone(&fake) as _, Arc::clone(&fake) as _);
         let outside = Outside { provisioner, endpoint, nodes: fake };
-        Self::with(outside, &nodes_in_memory(), Duration::ZERO)
+        Self::with(outside, &nodes_in_memory())
     }
 
-    fn with(outside: Outside, nodes: &[(NodeRow, Vec<GpuFound>)], pause: Duration) -> Result<Self> {
+    fn with(outside: Outside, nodes: &[(NodeRow, Vec<GpuFound>)]) -> Result<Self> {
         // Where the system keeps what must stay: a memory file system would flatter.
         let folder = tempfile::tempdir_in(".").or_else(|_| tempfile::tempdir())?;
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&folder.path().join("control.db"))?);
@@ -128,11 +129,7 @@ impl Plane {
         store.add_token(&token, random::digest(b"bench"), None)?;
         let address = serve(&store, outside)?;
         let client = Client::new(&address.to_string(), "bench")?;
-        Ok(Self { client, pause, store, _folder: folder })
-    }
-
-    fn wait(&self) {
-        if self.pause.is_zero() { thread::yield_now() } else { thread::sleep(self.pause) }
+        Ok(Self { client, store, _folder: folder })
     }
 
     /// The time until an instance is ready, in ms; and its id.
@@ -140,8 +137,7 @@ impl Plane {
         let begun = Instant::now();
         let mut instance = self.client.create_instance(None, &wanted(cgpus, memory_mib))?;
         while instance.state == InstanceState::Building {
-            self.wait();
-            instance = self.client.instance(&instance.id)?;
+            instance = self.client.instance_within(&instance.id, ANSWERED_WITHIN)?;
         }
         let failure = instance.failure.unwrap_or_default();
         ensure!(instance.state == InstanceState::Ready, "an instance came to nothing: {failure}");
@@ -160,9 +156,9 @@ impl Plane {
     fn remove(&self, id: &str) -> Result<()> {
         self.client.delete_instance(id)?;
         loop {
-            match self.client.instance(id) {
+            match self.client.instance_within(id, ANSWERED_WITHIN) {
                 Ok(one) if one.state == InstanceState::Terminated => return Ok(()),
-                Ok(_) => self.wait(),
+                Ok(_) => {}
                 Err(ClientError::Refused(problem)) if problem.kind == Kind::NotFound => {
                     return Ok(());
                 }
@@ -273,7 +269,8 @@ pub fn run(time: Duration, guest: Option<&Path>) -> Result<Figures> {
     let mut found = Figures::new("control", mode, window, BTreeMap::new());
     rates(time)?.add_to(&mut found);
     if let Some(guest) = guest {
-        add_boots(&boot::run(guest, CGPUS)?, &mut found);
+        add_boots(&boot::run(guest, CGPUS, boot::Processors::TheirOwn)?, &mut found);
+        add_shared_boots(&boot::run(guest, CGPUS, boot::Processors::Shared)?, &mut found);
     }
     found.stolen = Some(Processors::now().stolen_since(before));
     Ok(found)
@@ -365,7 +362,20 @@ fn add_boots(boots: &Boots, found: &mut Figures) {
     found.baselines.extend(baselines.map(|(name, value)| (name.to_owned(), value)));
     found.mode += "; boots: QEMU (TCG), the kernel, the node and its grants real";
     let (count, mib) = (boot::BOOTS, boot::CGPU_MIB);
-    found.window += &format!("; {count} boots of each kind in turns, cGPUs of {mib} MiB");
+    found.window += &format!(
+        "; {count} boots of each kind in turns, cGPUs of {mib} MiB, QEMU on a processor of its own"
+    );
+}
+
+/// The same where the control plane and the node have no other processors than QEMU.
+fn add_shared_boots(boots: &Boots, found: &mut Figures) {
+    let controls = [
+        ("boot_shared_overhead_75_pct", boots.overhead_pct()),
+        ("boot_shared_75_deploy_ms", median(boots.deploy_ms.clone())),
+        ("boot_shared_75_before_ms", median(boots.before_ms.clone())),
+        ("boot_shared_75_after_ms", median(boots.after_ms.clone())),
+    ];
+    found.controls.extend(controls.map(|(name, value)| (name.to_owned(), value)));
 }
 
 #[cfg(test)]
@@ -394,6 +404,7 @@ mod tests {
         let mut found = Figures::new("control", String::new(), String::new(), BTreeMap::new());
         rates.add_to(&mut found);
         add_boots(&boots, &mut found);
+        add_shared_boots(&boots, &mut found);
         let figures = [
             ("manage_75_ms", 6.0),
             ("manage_75_over_empty", 1.2),

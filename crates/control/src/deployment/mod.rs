@@ -6,7 +6,7 @@
 //! *create* is the asking for the VM, *port* the wait until its port is there. The *deploy* part
 //! lasts from when the VM is asked for until it is seen to run, with both of these and what is done
 //! meanwhile in it; the *manage* part is what all steps but the VM's own take, and the *boot* time
-//! what somebody with a clock outside sees, polling included.
+//! what somebody with a clock outside sees, who waits for the answer that the VM is ready.
 
 mod drawing;
 
@@ -24,11 +24,8 @@ use weft_api::v1::{Client, ClientError, Event, EventKind, InstanceState, Kind};
 pub use self::drawing::drawing;
 use crate::bench::{median, wanted};
 
-/// How often to ask whether a VM is ready.
-const PAUSE: Duration = Duration::from_millis(2);
-
-/// The same of each of many: who asks takes processors from what is measured.
-const PAUSE_OF_MANY: Duration = Duration::from_millis(50);
+/// Whoever waits for a VM is answered within this time, and asks again.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 /// A VM is ready after this time, or has failed.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -128,7 +125,7 @@ fn boot_one(client: &Client, cgpus: u32, memory_mib: u64) -> Result<Boot> {
     let begun = Instant::now();
     let instance = client.create_instance(None, &wanted(cgpus, memory_mib))?;
     let check = begun.elapsed().as_secs_f64() * 1e3;
-    wait_ready(client, &instance.id, PAUSE)?;
+    wait_ready(client, &instance.id)?;
     let boot = begun.elapsed().as_secs_f64() * 1e3;
     let operation = client.operation(&instance.operation)?;
     remove(client, &[instance.id])?;
@@ -160,7 +157,7 @@ fn boot_many(client: &Client, vms: usize, plan: &Plan) -> Result<(f64, f64)> {
         thread::sleep(plan.pace * number);
         let begun = Instant::now();
         let instance = client.create_instance(None, &wanted(1, plan.memory_mib))?;
-        wait_ready(client, &instance.id, PAUSE_OF_MANY)?;
+        wait_ready(client, &instance.id)?;
         Ok((begun.elapsed().as_secs_f64() * 1e3, instance.id))
     };
     let ended = || anyhow::anyhow!("a thread ended before its time");
@@ -189,10 +186,10 @@ fn boot_many(client: &Client, vms: usize, plan: &Plan) -> Result<(f64, f64)> {
     Ok((median(times), longest))
 }
 
-fn wait_ready(client: &Client, id: &str, pause: Duration) -> Result<()> {
+fn wait_ready(client: &Client, id: &str) -> Result<()> {
     let begun = Instant::now();
     loop {
-        let instance = client.instance(id)?;
+        let instance = client.instance_within(id, ANSWERED_WITHIN)?;
         match instance.state {
             InstanceState::Ready => return Ok(()),
             InstanceState::Building => {}
@@ -201,7 +198,6 @@ fn wait_ready(client: &Client, id: &str, pause: Duration) -> Result<()> {
             }
         }
         ensure!(begun.elapsed() < LIMIT, "VM {id} is not ready after {LIMIT:?}");
-        thread::sleep(pause);
     }
 }
 
@@ -215,14 +211,13 @@ fn remove(client: &Client, ids: &[String]) -> Result<()> {
 fn wait_gone(client: &Client, id: &str) -> Result<()> {
     let begun = Instant::now();
     loop {
-        match client.instance(id) {
+        match client.instance_within(id, ANSWERED_WITHIN) {
             Ok(one) if one.state == InstanceState::Terminated => return Ok(()),
             Err(ClientError::Refused(problem)) if problem.kind == Kind::NotFound => return Ok(()),
             Ok(_) => {}
             Err(error) => return Err(error.into()),
         }
         ensure!(begun.elapsed() < LIMIT, "VM {id} is not gone after {LIMIT:?}");
-        thread::sleep(PAUSE);
     }
 }
 

@@ -7,7 +7,7 @@ use weft_api::v1::{
 };
 use weft_sched::placement::{AMOUNT_MAX, CGPUS_MAX};
 
-use super::{Actor, Answer, Ask, Reply, Service, json, missing, named, page, parse};
+use super::{Actor, Answer, Ask, Reply, Service, json, missing, named, page, parse, written};
 use crate::allocate::broken;
 use crate::clock;
 use crate::engine::{GIVEN_BACK, QUOTA};
@@ -41,7 +41,11 @@ impl Service {
     }
 
     pub(super) fn instance_show(&self, actor: &Actor, ask: &Ask) -> Answer {
-        json(&self.seen(actor, ask)?)
+        let instance = self.seen(actor, ask)?;
+        let bytes = written(&instance)?;
+        let is_passing =
+            matches!(instance.state, InstanceState::Building | InstanceState::Terminating);
+        Ok(if is_passing { Reply::Passing(bytes) } else { Reply::Json(bytes) })
     }
 
     fn seen(&self, actor: &Actor, ask: &Ask) -> Result<Instance, Problem> {

@@ -23,6 +23,7 @@ use crate::clock;
 use crate::engine::Engine;
 use crate::execute::World;
 use crate::identity::Identity;
+use crate::news::News;
 use crate::places::{AT_ONCE_MAX, Places};
 use crate::random;
 use crate::refusals::{Refusals, Source};
@@ -44,6 +45,8 @@ pub struct Ask {
     pub token: Option<String>,
     /// Where the request came from, if that is known.
     pub from: Option<IpAddr>,
+    /// `wait_ms` of the query: whoever answers waits so long for what comes of itself.
+    pub wait_ms: u64,
     /// The idempotency key.
     pub key: Option<String>,
     /// The body.
@@ -60,6 +63,8 @@ pub enum Reply {
     Nothing,
     /// JSON.
     Json(Vec<u8>),
+    /// JSON of something that will be another way of itself.
+    Passing(Vec<u8>),
     /// Plain text.
     Text(String),
 }
@@ -127,6 +132,12 @@ impl Service {
 
     pub(crate) fn is_over_tls(&self) -> bool {
         self.is_over_tls
+    }
+
+    /// Rings when something that was [`Reply::Passing`] is no longer so.
+    #[must_use]
+    pub fn news(&self) -> &News {
+        self.engine.news()
     }
 
     fn world(&self) -> &World {
@@ -365,8 +376,12 @@ fn page<T, U: Serialize>(part: &Part, found: Vec<(String, T)>, show: impl Fn(T) 
 }
 
 fn json(value: &impl Serialize) -> Answer {
+    written(value).map(Reply::Json)
+}
+
+fn written(value: &impl Serialize) -> Result<Vec<u8>, Problem> {
     let failed = |error: serde_json::Error| Problem::new(Kind::Internal, error.to_string());
-    serde_json::to_vec(value).map(Reply::Json).map_err(failed)
+    serde_json::to_vec(value).map_err(failed)
 }
 
 fn parse<T: DeserializeOwned>(ask: &Ask) -> Result<T, Problem> {

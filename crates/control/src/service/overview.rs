@@ -106,6 +106,8 @@ fn items<T: serde::de::DeserializeOwned>(answer: Answer) -> Result<Vec<T>, Probl
             let page: Result<Page<T>, _> = serde_json::from_slice(&bytes);
             page.map(|page| page.items).map_err(|error| failed(error.to_string()))
         }
-        Reply::Nothing | Reply::Text(_) => Err(failed("a list is JSON".to_owned())),
+        Reply::Passing(_) | Reply::Nothing | Reply::Text(_) => {
+            Err(failed("a list is JSON".to_owned()))
+        }
     }
 }

@@ -2,9 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::pin::pin;
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
 use weft_api::v1::{
@@ -155,7 +156,7 @@ fn whatever_is_wrong_is_a_problem_in_json() {
         ("GET /v1/instances?after=x", "", 404, "go on"),
         ("GET /v1/instances/none", "", 404, "no instance `none`"),
         ("GET /v1/gpus/first", "", 404, "numbers"),
-        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.6"),
+        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.7"),
         ("GET /v1/nodes", "Weft-Api-Version: new\r\n", 406, "urn:weft:version"),
         ("POST /v1/instances", "Content-Length: 3\r\n", 400, "not understood"),
         ("POST /v1/instances", "Content-Length: 200000\r\n", 413, "urn:weft:too-large"),
@@ -173,7 +174,7 @@ fn whatever_is_wrong_is_a_problem_in_json() {
     let audit = client.audit().unwrap();
     assert_eq!(audit.last().unwrap().target, "from 127.0.0.1", "{audit:?}");
     let (status, text) = raw(address, &format!("GET /v1/nodes HTTP/1.1\r\n{end}\r\n"));
-    assert!(status == 200 && text.contains("weft-api-version: 1.6"), "{text}");
+    assert!(status == 200 && text.contains("weft-api-version: 1.7"), "{text}");
     let (status, text) = raw(address, "GET /openapi.json HTTP/1.0\r\n\r\n");
     assert!(status == 200 && text.contains("\"openapi\": \"3.1.0\""), "{text}");
 }
@@ -317,6 +318,67 @@ fn a_project_whose_requests_hang_leaves_places_for_others() {
         assert_eq!(status, 200, "{text}");
     }
     assert_eq!(get("ann", "/v1/instances").0, 200);
+}
+
+/// Whoever waits for a VM hears of it at once, is answered when its time is over, and takes no
+/// place meanwhile.
+#[test]
+fn an_answer_waits_for_what_becomes_of_a_vm() {
+    let cloud = Cloud::new(&[1]);
+    cloud.project("a");
+    cloud.token(("ann", "ann"), Role::Member, Some("a"));
+    cloud.token(("root", "root"), Role::Admin, None);
+    let service = Arc::new(Service::new(Arc::clone(&cloud.engine)).with_places(8));
+    let address = serve_with(&service, weft_control::bounded::IDLE_LIMIT, None);
+    // The first looks of all that wait may be more than a project has places.
+    let client = Client::new(&address.to_string(), "ann").unwrap().patient(DEADLINE);
+    cloud.fake.hang("port", true);
+    let vm = client.create_instance(None, &shared(1, 1)).unwrap().id;
+    let (short, begun) = (Duration::from_millis(200), Instant::now());
+    assert_eq!(client.instance_within(&vm, short).unwrap().state, InstanceState::Building);
+    assert!(begun.elapsed() >= short, "{:?}", begun.elapsed());
+    let wait = |vm: &str| {
+        let (client, vm) = (client.clone(), vm.to_owned());
+        thread::spawn(move || {
+            let mut looks = 0;
+            let deadline = Instant::now() + DEADLINE;
+            while Instant::now() < deadline {
+                looks += 1;
+                match client.instance_within(&vm, DEADLINE) {
+                    Ok(one) if one.state == InstanceState::Building => {}
+                    Ok(one) if one.state == InstanceState::Terminating => {}
+                    Err(ClientError::Refused(problem)) if problem.kind == Kind::NotFound => break,
+                    answered => return (answered.map(|one| one.state), looks),
+                }
+            }
+            (Ok(InstanceState::Terminated), looks)
+        })
+    };
+    let mut bell = pin!(service.news().of(&vm).notified());
+    bell.as_mut().enable();
+    let waiting: Vec<_> = (0..6).map(|_| wait(&vm)).collect();
+    eventually("all to be waiting, and others answered", || {
+        client.instances().is_ok_and(|instances| instances.len() == 1)
+    });
+    cloud.fake.hang("port", false);
+    for waiting in waiting {
+        let (state, looks) = waiting.join().unwrap();
+        assert_eq!(state.unwrap(), InstanceState::Ready);
+        assert!(looks <= 2, "it was asked {looks} times");
+    }
+    // They would have looked again without it, later.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(DEADLINE, bell).await }).unwrap();
+    let begun = Instant::now();
+    assert_eq!(client.instance_within(&vm, DEADLINE).unwrap().state, InstanceState::Ready);
+    assert!(begun.elapsed() < DEADLINE / 2, "there is nothing to wait for");
+    client.delete_instance(&vm).unwrap();
+    assert_eq!(wait(&vm).join().unwrap().0.unwrap(), InstanceState::Terminated);
+    for wrong in ["30001", "-1", "soon", ""] {
+        let line = format!("GET /v1/instances/{vm}?wait_ms={wrong}");
+        let (status, text) = ask(address, &line, "", "");
+        assert!(status == 400 && text.contains("0 to 30000 ms"), "{text}");
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn ask(token: &str, target: &str, body: &Value) -> Ask {
 
 fn json_of(reply: Result<Reply, Problem>) -> Result<Value, Problem> {
     reply.map(|reply| match reply {
-        Reply::Json(bytes) => serde_json::from_slice(&bytes).unwrap(),
+        Reply::Json(bytes) | Reply::Passing(bytes) => serde_json::from_slice(&bytes).unwrap(),
         Reply::Text(text) => Value::String(text),
         Reply::Nothing => Value::Null,
     })

@@ -9,6 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -260,7 +261,13 @@ fn an_endpoint_is_spoken_to_in_the_newest_common_version() {
     }
 }
 
-/// A control plane that speaks microversions up to this one, and lists no instances.
+/// What a control plane before 1.7 says of a VM.
+const INSTANCE: &str = r#"{"id":"i","name":"i","project":"p","state":"ready","cgpus":1,
+    "memory_mib":1,"mode":"shared","locality":"remote","weight":1,"operation":"op-i",
+    "created_ms":1}"#;
+
+/// A control plane that speaks microversions up to this one, lists no instances, shows one, and
+/// knows nothing that stands behind a question mark.
 fn plane(newest: (u32, u32)) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -279,7 +286,13 @@ fn plane(newest: (u32, u32)) -> (String, Arc<Mutex<Vec<String>>>) {
             let asked: (u32, u32) = (major.parse().unwrap(), minor.parse().unwrap());
             let is_spoken = asked <= newest;
             kept.lock().unwrap().push(version.clone());
-            let (status, body) = if is_spoken {
+            let (status, body) = if is_spoken && head[0].contains('?') {
+                let known = head[0].contains("limit=");
+                let problem = r#"{"type":"urn:weft:malformed","title":"malformed","status":400,"detail":"unknown field"}"#;
+                if known { (200, r#"{"items":[],"next":null}"#) } else { (400, problem) }
+            } else if is_spoken && head[0].contains("/instances/") {
+                (200, INSTANCE)
+            } else if is_spoken {
                 (200, r#"{"items":[],"next":null}"#)
             } else {
                 // As version 1.2 was recorded, without its numbers.
@@ -308,6 +321,14 @@ fn a_client_asks_an_older_control_plane_for_what_that_speaks() {
     let [own, older] = [VERSION, before].map(|(major, minor)| format!("{major}.{minor}"));
     // It is asked for what it does not speak once.
     assert_eq!(*asked.lock().unwrap(), [own, older.clone(), older]);
+    // What it cannot wait for is asked again.
+    for _ in 0..2 {
+        let found = client.instance_within("i", Duration::from_millis(1)).unwrap();
+        assert_eq!(found.state, InstanceState::Ready);
+    }
+    let first = Client::new(&plane((1, 6)).0, "x").unwrap();
+    let found = first.instance_within("i", Duration::from_millis(1)).unwrap();
+    assert_eq!(found.state, InstanceState::Ready);
     // There is nothing to be asked of another major version.
     let (address, asked) = plane((VERSION.0 - 1, 9));
     let error = Client::new(&address, "x").unwrap().instances().unwrap_err();
@@ -327,6 +348,6 @@ fn clients_of_all_older_microversions_are_answered() {
         );
         let (status, text) = raw(address, &request);
         assert_eq!(status, if minor > newest { 406 } else { 200 }, "{text}");
-        assert_eq!(text.contains("1.0 to 1.6 are"), minor > newest, "{text}");
+        assert_eq!(text.contains(&format!("1.0 to 1.{newest} are")), minor > newest, "{text}");
     }
 }

@@ -36,6 +36,7 @@ fn an_error_names_the_key_and_what_is_allowed() {
         ("scheduling.policy", "fairest", "scheduling.policy|unmanaged|fair"),
         ("scheduling.policy", "strict_co", "scheduling.policy|simulator only|CPU scheduler"),
         ("scheduling.quantum_us", "5", "scheduling.quantum_us|100|1000000"),
+        ("scheduling.quantum_us", "6ms", "scheduling.quantum_us: `6ms`|whole number of µs"),
         ("scheduling.tenants.alice", "7", "scheduling.tenants.alice|number"),
         ("scheduling.tenants.7", "alice", "alice|100000-165535|cgroup:|container:"),
         ("limits.attaches_per_second", "0", "limits.attaches_per_second|1"),

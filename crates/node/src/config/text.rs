@@ -83,3 +83,37 @@ pub(super) fn address<'de, D: Deserializer<'de>>(
     }
     deserializer.deserialize_any(Address)
 }
+
+/// What is wrong with a number, from the parser's words for it: it names the key last, whose end is
+/// the number's unit.
+pub(super) fn number_in_words(message: &str) -> Option<String> {
+    let (what, key) = message.strip_suffix('`')?.split_once("\nin `")?;
+    let (seen, wanted) = what.rsplit_once(", expected ")?;
+    if !["u16", "u32", "u64", "usize"].contains(&wanted) {
+        return None;
+    }
+    let kinds = ["invalid type: ", "invalid value: "];
+    let seen = kinds.iter().find_map(|kind| seen.strip_prefix(kind))?;
+    let (_, seen) = seen.split_once(' ')?;
+    let seen = seen.trim_matches(['"', '`']);
+    let units = [("_us", " of µs"), ("_ms", " of ms"), ("_s", " of seconds")];
+    let unit = units.iter().find(|(end, _)| key.ends_with(end)).map_or("", |(_, unit)| unit);
+    Some(format!("{key}: `{seen}` is not a whole number{unit}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number_in_words;
+
+    #[test]
+    fn a_number_is_asked_for_with_its_unit() {
+        let of = |seen: &str, key: &str| {
+            number_in_words(&format!("invalid {seen}, expected u64\nin `{key}`"))
+        };
+        let words = of("type: string \"6ms\"", "scheduling.quantum_us").unwrap();
+        assert_eq!(words, "scheduling.quantum_us: `6ms` is not a whole number of µs");
+        let words = of("value: integer `-5`", "limits.attaches_per_second").unwrap();
+        assert_eq!(words, "limits.attaches_per_second: `-5` is not a whole number");
+        assert_eq!(number_in_words("unknown field `quantum`\nin `scheduling`"), None);
+    }
+}

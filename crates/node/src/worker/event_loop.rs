@@ -683,6 +683,12 @@ impl<D: Device> EventLoop<D> {
         let Some(until_ns) = until_ns else { return self.sleep(None) };
         match until_ns.saturating_sub(now_ns) {
             0 => {}
+            // Its program may have been woken on this very processor, where wake-ups come to, and
+            // has it only if it is free: polling, this thread would go before it until its turn is
+            // given up for want of work.
+            left_ns if self.grace.is_idle() && due_ns.is_none() => {
+                self.sleep_at_once(Some(Duration::from_nanos(left_ns)));
+            }
             left_ns if left_ns <= POLL_NS => {
                 self.poll(until_ns, announce_ns);
                 if due_ns == Some(until_ns) {
@@ -734,17 +740,24 @@ impl<D: Device> EventLoop<D> {
         let has_turn = self.gate.grant().is_some() || self.gate.is_unmanaged();
         let waits_for_grant = self.session.has_ready_work() && self.gate.grant().is_none();
         // And nobody where somebody else executes.
-        let is_in_the_way = !has_turn && self.session.device().executes_here();
+        if !has_turn && self.session.device().executes_here() {
+            return self.sleep_at_once(limit);
+        }
         let other = || self.has_other_news().then_some(());
         // A timeout is news like any other.
-        let _: Result<_, _> = if is_in_the_way {
-            self.side.wait(Duration::ZERO, limit, other)
-        } else if self.gate.is_prepared() {
+        let _: Result<_, _> = if self.gate.is_prepared() {
             self.side.wait_making_way(self.gate.spin(), limit, other)
         } else {
             let spin = self.side.spin(self.ring_wait);
             self.side.wait(if waits_for_grant { Duration::ZERO } else { spin }, limit, other)
         };
+    }
+
+    /// Sleeps without polling before.
+    fn sleep_at_once(&self, limit: Option<Duration>) {
+        let other = || self.has_other_news().then_some(());
+        // A timeout is news like any other.
+        let _: Result<_, _> = self.side.wait(Duration::ZERO, limit, other);
     }
 
     /// Whether the session is to stand still, and nothing flies any more.

@@ -125,8 +125,7 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let mut document = Document::new("flexy", "paced", &window);
     document.seed(SEED);
     let mut totals = Totals::default();
-    let planned = plan(context);
-    ensure!(!planned.is_empty(), "--only names none of its runs, such as deadline_80_20");
+    let planned = plan(context)?;
     for (column, entries) in planned {
         let work = Work::at(column, SEED, seconds, target, DEADLINE.pool())?;
         baselines(&mut document, &work);
@@ -157,20 +156,28 @@ fn window(quick: bool) -> (u64, f64) {
 
 /// What runs: all policies in the first column, `deadline` in the others; in a quick run two
 /// policies in one column.
-fn plan(context: &Context) -> Vec<(Column, Vec<Entry>)> {
+fn plan(context: &Context) -> Result<Vec<(Column, Vec<Entry>)>> {
     let columns = if context.quick { &COLUMNS[..1] } else { &COLUMNS[..] };
-    let wanted = |(place, column): (usize, &Column)| {
-        let all = match (place, context.quick) {
+    let all = columns.iter().enumerate().map(|(place, column)| {
+        let entries = match (place, context.quick) {
             (0, false) => &ENTRIES[..],
             (0, true) => &[DEADLINE, FIFO][..],
             _ => &[DEADLINE][..],
         };
-        let name = |entry: &Entry| format!("{}_{}", entry.name, work::name_of(column));
-        let chosen = all.iter().copied().filter(|entry| context.wants(&name(entry)));
-        (*column, chosen.collect::<Vec<_>>())
+        (*column, entries.to_vec())
+    });
+    let mut parts: Vec<(Column, Vec<Entry>)> = all.collect();
+    let name = |column: &Column, entry: &Entry| format!("{}_{}", entry.name, work::name_of(column));
+    let of_part = |(column, entries): &(Column, Vec<Entry>)| {
+        entries.iter().map(|entry| name(column, entry)).collect::<Vec<_>>()
     };
-    let parts = columns.iter().enumerate().map(wanted);
-    parts.filter(|(_, entries)| !entries.is_empty()).collect()
+    let names: Vec<String> = parts.iter().flat_map(of_part).collect();
+    context.check_only(names.iter().map(String::as_str))?;
+    for (column, entries) in &mut parts {
+        entries.retain(|entry| context.wants(&name(column, entry)));
+    }
+    parts.retain(|(_, entries)| !entries.is_empty());
+    Ok(parts)
 }
 
 /// One run of a policy on a node of its own.
