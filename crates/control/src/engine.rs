@@ -225,17 +225,21 @@ impl Engine {
     /// Waits for an instance and does what it can about it.
     fn work(&self, works: &[Work]) {
         let mut queue = self.lock();
+        let same = if works.contains(&Work::Make) { &self.others } else { &self.remover };
         let instance = loop {
             match queue.pop(works, Instant::now()) {
                 Ok(instance) => break instance,
                 Err(next) => {
                     let wait = next.map_or(PAUSE_MAX, |at| at.duration_since(Instant::now()));
-                    let at = if works.contains(&Work::Make) { &self.others } else { &self.remover };
-                    let waited = at.wait_timeout(queue, wait);
+                    let waited = same.wait_timeout(queue, wait);
                     queue = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
             }
         };
+        if !(queue.removals.is_empty() && queue.others.is_empty()) {
+            // What this thread would have waited for somebody else waits for.
+            same.notify_one();
+        }
         drop(queue);
         let later = self.advance(&instance);
         if later.is_none() {

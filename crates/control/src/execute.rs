@@ -16,7 +16,7 @@ use crate::provision::{Failure, Provisioner, VmSpec, VmState, is_shared};
 use crate::rules::{self, Endpoint, GrantRow};
 use crate::store::{
     CgpuRow, Done, Effects, EndpointRow, Found, InstanceRow, Leading, Spec, Store, StoreError,
-    VGPU_PREFIX,
+    VGPU_PREFIX, Wanted,
 };
 
 /// A VM has booted after this time, or never will.
@@ -112,6 +112,11 @@ impl World {
             Executed { step: Step::Release, outcome: Outcome::Done, advanced: false };
         for step in steps {
             executed.step = *step;
+            if *step == Step::Create && !done.is_empty() && !self.is_wanted(&instance.id) {
+                // The nodes may have taken long to sign, and a VM takes long to make and to end.
+                executed.outcome = Outcome::NotYet(Duration::ZERO);
+                break;
+            }
             executed.outcome = self.begin(instance, *step, &mut cgpus, &mut done);
             if executed.outcome != Outcome::Done {
                 break;
@@ -122,6 +127,12 @@ impl World {
             Err(error) => executed.outcome = Outcome::Failed(error.into()),
         }
         executed
+    }
+
+    /// Whether an instance is still to be there, as far as anybody can say now.
+    fn is_wanted(&self, id: &str) -> bool {
+        let found = self.store.instance(id);
+        !matches!(found, Ok(Some(InstanceRow { wanted: Wanted::Absent, .. })))
     }
 
     fn begin(

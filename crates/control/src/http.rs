@@ -39,8 +39,10 @@ const HEARD_LIMIT: Duration = Duration::from_secs(10);
 /// until it is known who they are.
 const PLACE_LIMIT: Duration = Duration::from_secs(1);
 
-/// How often to look again for whoever waits: of what another replica does nobody hears here.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// How often to look again for whoever waits; and of what another replica does, of which nobody
+/// hears here.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+const LOOK_AT_OTHERS: Duration = Duration::from_millis(500);
 
 const VERSION_NAME: HeaderName = HeaderName::from_static(VERSION_HEADER);
 
@@ -142,7 +144,8 @@ async fn answer(
         }
         last = Some(reply);
         // Whoever waits has no place. That it rang or that it is time to look is all one.
-        let _ = tokio::time::timeout(left.min(LOOK_AGAIN), news).await;
+        let pause = if service.leads() { LOOK_AGAIN } else { LOOK_AT_OTHERS };
+        let _ = tokio::time::timeout(left.min(pause), news).await;
     }
 }
 

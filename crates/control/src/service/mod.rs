@@ -140,6 +140,12 @@ impl Service {
         self.engine.news()
     }
 
+    /// Whether it is this replica that makes and removes.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.store().leading() == Leading::Here
+    }
+
     fn world(&self) -> &World {
         self.engine.world()
     }

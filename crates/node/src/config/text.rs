@@ -92,10 +92,15 @@ pub(super) fn number_in_words(message: &str) -> Option<String> {
     if !["u16", "u32", "u64", "usize"].contains(&wanted) {
         return None;
     }
-    let kinds = ["invalid type: ", "invalid value: "];
-    let seen = kinds.iter().find_map(|kind| seen.strip_prefix(kind))?;
-    let (_, seen) = seen.split_once(' ')?;
-    let seen = seen.trim_matches(['"', '`']);
+    let is_range = seen.starts_with("invalid value: integer");
+    if !is_range && !seen.starts_with("invalid type: ") {
+        return None;
+    }
+    let (first, last) = (seen.find(['"', '`'])?, seen.rfind(['"', '`'])?);
+    let seen = seen.get(first + 1..last)?;
+    if is_range {
+        return Some(format!("{key}: `{seen}` is out of range"));
+    }
     let units = [("_us", " of µs"), ("_ms", " of ms"), ("_s", " of seconds")];
     let unit = units.iter().find(|(end, _)| key.ends_with(end)).map_or("", |(_, unit)| unit);
     Some(format!("{key}: `{seen}` is not a whole number{unit}"))
@@ -112,8 +117,10 @@ mod tests {
         };
         let words = of("type: string \"6ms\"", "scheduling.quantum_us").unwrap();
         assert_eq!(words, "scheduling.quantum_us: `6ms` is not a whole number of µs");
-        let words = of("value: integer `-5`", "limits.attaches_per_second").unwrap();
-        assert_eq!(words, "limits.attaches_per_second: `-5` is not a whole number");
+        let words = of("type: floating point `1.5`", "limits.attaches_per_second").unwrap();
+        assert_eq!(words, "limits.attaches_per_second: `1.5` is not a whole number");
+        let words = of("value: integer `-5`", "device.idle_s").unwrap();
+        assert_eq!(words, "device.idle_s: `-5` is out of range");
         assert_eq!(number_in_words("unknown field `quantum`\nin `scheduling`"), None);
     }
 }

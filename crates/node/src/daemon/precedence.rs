@@ -94,10 +94,9 @@ impl Doing {
             Self { compiles: true, .. } => LOWEST,
             Self { has_turn: true, .. } | Self { was_last: true, .. } => ranks.executing,
             Self { is_unmanaged: true, .. } => ranks.usual,
-            // It polls until its turn is there, and gives way to programs by yielding, which only
-            // one of their own weight can.
-            Self { is_next: true, .. } => ranks.usual,
             Self { outside: Outside::AtOnce, .. } => ranks.executing,
+            // Ready it is to be, and to take little from who executes until then.
+            Self { is_next: true, .. } => ranks.usual.midpoint(ranks.executing),
             Self { outside: Outside::After(levels), .. } => {
                 ranks.usual.saturating_add(levels).min(LOWEST)
             }
@@ -235,10 +234,9 @@ mod tests {
         assert_eq!(nice(Doing { outside: Outside::AtOnce, ..beyond }), RANKS.executing);
         assert_eq!(nice(Doing { has_turn: true, ..beyond }), RANKS.executing);
         assert_eq!(nice(Doing { was_last: true, ..beyond }), RANKS.executing);
-        // Who polls for its turn goes as programs do, to which it gives way.
-        assert_eq!(nice(Doing { is_next: true, ..beyond }), RANKS.usual);
+        assert_eq!(nice(Doing { is_next: true, ..beyond }), -5);
         let within = Doing { outside: Outside::AtOnce, ..beyond };
-        assert_eq!(nice(Doing { is_next: true, ..within }), RANKS.usual);
+        assert_eq!(nice(Doing { is_next: true, ..within }), RANKS.executing);
         // Where nobody takes turns nobody is outside of one.
         assert_eq!(nice(Doing { is_unmanaged: true, ..beyond }), RANKS.usual);
         let compiles = Doing { compiles: true, outside: Outside::AtOnce, ..beyond };

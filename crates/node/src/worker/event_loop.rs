@@ -664,11 +664,12 @@ impl<D: Device> EventLoop<D> {
         let now_ns = self.session.device().now_ns();
         let until_ns = [due_ns, self.session.deadline_ns(), self.room_at_ns];
         let mut until_ns = until_ns.into_iter().flatten().min();
+        let mut yields_at_ns = None;
         if self.grace.is_idle() {
             let budget_ns = self.turn_grant().map_or(0, |grant| grant.budget_ns);
-            let yields_at_ns = self.grace.until_ns(budget_ns);
-            until_ns = until_ns.into_iter().chain(yields_at_ns).min();
+            yields_at_ns = self.grace.until_ns(budget_ns);
         }
+        until_ns = until_ns.into_iter().chain(yields_at_ns).min();
         let mut announce_ns = None;
         if let Some(left_ns) = self.tell_due(due_ns).filter(|_| due_ns.is_some()) {
             if left_ns > 0 {
@@ -686,8 +687,9 @@ impl<D: Device> EventLoop<D> {
             // Its program may have been woken on this very processor, where wake-ups come to, and
             // has it only if it is free: polling, this thread would go before it until its turn is
             // given up for want of work.
-            left_ns if self.grace.is_idle() && due_ns.is_none() => {
-                self.sleep_at_once(Some(Duration::from_nanos(left_ns)));
+            left_ns if Some(until_ns) == yields_at_ns => {
+                let oversleep_ns = OVERSLEEP_NS.min(left_ns / 2);
+                self.sleep_at_once(Some(Duration::from_nanos(left_ns - oversleep_ns)));
             }
             left_ns if left_ns <= POLL_NS => {
                 self.poll(until_ns, announce_ns);
