@@ -48,7 +48,7 @@ const PRESENT: u32 = 10_000;
 const REPEATS: usize = 9;
 
 /// Whoever waits for what comes of itself is answered within this time, and asks again.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Cycles of making and removing at once.
 const AT_ONCE: usize = 16;

@@ -22,10 +22,7 @@ use weft_api::stolen::Processors;
 use weft_api::v1::{Client, ClientError, Event, EventKind, InstanceState, Kind};
 
 pub use self::drawing::drawing;
-use crate::bench::{median, wanted};
-
-/// Whoever waits for a VM is answered within this time, and asks again.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+use crate::bench::{ANSWERED_WITHIN, median, wanted};
 
 /// A VM is ready after this time, or has failed.
 const LIMIT: Duration = Duration::from_secs(600);
