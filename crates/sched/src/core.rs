@@ -25,7 +25,7 @@ use crate::tables::{Slots, Tables};
 use crate::tag::Tag;
 use crate::turn::Turn;
 
-use self::anticipation::Anticipation;
+use self::anticipation::{Anticipation, Pause};
 use self::debts::Debts;
 use self::switching::Switching;
 
@@ -70,6 +70,7 @@ pub(crate) struct Core {
     draining: Option<SessionKey>,
     prepared: Option<SessionKey>,
     anticipation: Option<Anticipation>,
+    pause: Option<Pause>,
     switching: Switching,
     idle_said: bool,
     /// The virtual time as of the last decision.
@@ -106,6 +107,7 @@ impl Core {
             draining: None,
             prepared: None,
             anticipation: None,
+            pause: None,
             switching: Switching::default(),
             idle_said: true,
             reached: Rising::default(),
@@ -237,6 +239,7 @@ impl Core {
         });
         let vgpu = cx.tables.session(key).vgpu;
         self.meet_anticipation(cx, vgpu);
+        self.recall_pause(cx, vgpu);
         self.check_cap(cx, vgpu);
         self.grant_if_shared(cx, key);
     }
@@ -729,6 +732,7 @@ impl Codec for Core {
             draining,
             prepared,
             anticipation,
+            pause,
             switching,
             idle_said,
             deadline,
@@ -740,7 +744,7 @@ impl Codec for Core {
         debts.put(out);
         (*next_epoch, *drain_ns).put(out);
         (*draining, *prepared).put(out);
-        anticipation.put(out);
+        (*anticipation, *pause).put(out);
         switching.put(out);
         (*idle_said, *deadline).put(out);
         self.reached.put(out);
@@ -759,7 +763,7 @@ impl Codec for Core {
         let debts = Codec::take(input)?;
         let (next_epoch, drain_ns) = Codec::take(input)?;
         let (draining, prepared) = Codec::take(input)?;
-        let anticipation = Codec::take(input)?;
+        let (anticipation, pause) = Codec::take(input)?;
         let switching = Codec::take(input)?;
         let (idle_said, deadline) = Codec::take(input)?;
         let reached = Codec::take(input)?;
@@ -782,6 +786,7 @@ impl Codec for Core {
             draining,
             prepared,
             anticipation,
+            pause,
             switching,
             idle_said,
             reached,

@@ -28,6 +28,17 @@ pub(crate) struct Anticipation {
 
 codec!(struct Anticipation { session, vgpu, tenant, among_siblings, since_ns, until_ns, switch_ns, is_free });
 
+/// A session whose turn is over, that has nothing to do, and for which nobody waits. Whether it
+/// sleeps or pauses is asked when somebody comes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pause {
+    session: SessionKey,
+    since_ns: u64,
+    worked: bool,
+}
+
+codec!(struct Pause { session, since_ns, worked });
+
 impl Core {
     /// Time has passed: called before anything else at each event.
     pub(crate) fn keep_time(&mut self, cx: &mut Context<'_>) {
@@ -50,6 +61,8 @@ impl Core {
     ///
     /// Who `worked` through its turn would be next also while it is within the slack. Who gave it
     /// up early, or paused for most of it, has no use for turns that are longer.
+    ///
+    /// Where nobody waits, nobody's time is lost meanwhile; whoever comes is told to wait then.
     pub(super) fn anticipate(
         &mut self,
         cx: &mut Context<'_>,
@@ -57,19 +70,28 @@ impl Core {
         switch_ns: u64,
         worked: bool,
     ) {
-        if !self.begins_anticipation(cx, key, switch_ns, worked) {
+        self.end_anticipation(cx);
+        let pause = Pause { session: key, since_ns: cx.now_ns, worked };
+        if !self.begins_anticipation(cx, pause, switch_ns) {
             self.charge(cx, key, to_signed(switch_ns), true);
+            self.pause = (self.runnable == 0 && self.holders.is_empty()).then_some(pause);
         }
     }
 
-    fn begins_anticipation(
-        &mut self,
-        cx: &mut Context<'_>,
-        key: SessionKey,
-        switch_ns: u64,
-        worked: bool,
-    ) -> bool {
-        self.end_anticipation(cx);
+    /// Somebody has work again who had none, the first one: if that is not who has paused, and who
+    /// paused would be next were it awake, the device waits for it as if both had been there at its
+    /// turn's end. Otherwise two programs that wait for each result would race for the device at
+    /// each end of a long command, and who lost such a race once would lose all that it is owed.
+    pub(super) fn recall_pause(&mut self, cx: &mut Context<'_>, vgpu: VgpuKey) {
+        let Some(pause) = self.pause.take() else { return };
+        if cx.tables.session(pause.session).vgpu != vgpu {
+            self.begins_anticipation(cx, pause, 0);
+        }
+    }
+
+    /// Whether the device waits from now on for who paused.
+    fn begins_anticipation(&mut self, cx: &mut Context<'_>, pause: Pause, switch_ns: u64) -> bool {
+        let Pause { session: key, worked, .. } = pause;
         let session = cx.tables.session(key);
         let (vgpu, local) = (session.vgpu, session.local);
         session.served = false;
@@ -85,17 +107,21 @@ impl Core {
             false => self.policy.owed(vgpu, worked),
         };
         let Some(owed) = owed else { return false };
+        let longest_ns = (owed.ns / PART_OF_OWED).min(cx.config.quantum_ns);
+        let lasts_ns = longest_ns.max(cx.config.yield_ns);
+        let until_ns = pause.since_ns.saturating_add(lasts_ns);
+        if until_ns <= cx.now_ns {
+            return false;
+        }
         cx.tables.vgpu(vgpu).members.anticipate(local);
         self.policy.anticipate(vgpu);
-        let longest_ns = (owed.ns / PART_OF_OWED).min(cx.config.quantum_ns);
-        let (since_ns, lasts_ns) = (cx.now_ns, longest_ns.max(cx.config.yield_ns));
         self.anticipation = Some(Anticipation {
             session: key,
             vgpu,
             tenant: cx.tables.vgpu(vgpu).tenant,
             among_siblings: owed.rivals == Rivals::Siblings,
-            since_ns,
-            until_ns: since_ns.saturating_add(lasts_ns),
+            since_ns: cx.now_ns,
+            until_ns,
             switch_ns,
             is_free,
         });
@@ -137,6 +163,7 @@ impl Core {
 
     /// A session is over: it does not come back.
     pub(super) fn drop_anticipation(&mut self, cx: &mut Context<'_>, key: SessionKey) {
+        self.pause = self.pause.filter(|pause| pause.session != key);
         if self.anticipation.is_some_and(|it| it.session == key) {
             self.end_anticipation(cx);
         }

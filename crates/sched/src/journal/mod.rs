@@ -35,7 +35,7 @@ use crate::node::Node;
 const MAGIC: &[u8; 8] = b"WEFTJRNL";
 
 /// The version of the format. It changes with the fields of events, actions and state.
-pub const VERSION: u16 = 17;
+pub const VERSION: u16 = 18;
 
 /// Writes a journal. It only appends to the buffer that it is given: the caller writes that out.
 ///

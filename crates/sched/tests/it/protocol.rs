@@ -667,6 +667,45 @@ fn who_is_owed_much_may_pause_in_the_middle_of_a_turn() {
     }
 }
 
+/// Two programs that wait for each result race for the device where the one's long command has
+/// ended and the other's first one has, too. Nobody waits at the instant of that pause; whoever is
+/// owed keeps it all the same.
+#[test]
+fn a_pause_while_nobody_waits_loses_nothing() {
+    const C: SessionKey = SessionKey(2);
+    for (pause, comes, keeps) in [(3 * MS, B, true), (3 * MS, C, false), (9 * MS, B, false)] {
+        let mut node = node();
+        let (tenant, vgpu) = (TenantKey::DEFAULT, VgpuKey(2));
+        feed(&mut node, 0, Event::AddVgpu { vgpu, tenant, device: D, weight: Weight::ONE });
+        feed(&mut node, 0, Event::AddSession { session: C, vgpu });
+        feed(&mut node, 0, runnable(A));
+        feed(&mut node, 0, runnable(B));
+        feed(&mut node, 6 * MS, released(A, 1, 6 * MS, 0));
+        let mut now = 1_606 * MS;
+        feed(&mut node, now, Event::Idle { session: B });
+        let granted = feed(&mut node, now, released(B, 2, 1_600 * MS, 0));
+        assert_eq!(granted[0], grant(A, 3, UNLIMITED));
+        now += 400 * US;
+        feed(&mut node, now, Event::Idle { session: A });
+        feed(&mut node, now, released(A, 3, 6 * MS + 400 * US, 0));
+        let came = feed(&mut node, now + 50 * US, runnable(comes));
+        let is_grant = |action: &Action| matches!(action, Action::Grant { .. });
+        // Who is no further ahead than A waits for nobody.
+        assert_eq!(came.iter().any(is_grant), comes == C, "{came:?}");
+        let mut actions = feed(&mut node, now + pause.min(6 * MS), Event::Timer);
+        actions.extend(feed(&mut node, now + pause, runnable(A)));
+        assert_eq!(actions.contains(&grant(A, 4, 6 * MS)), keeps, "{actions:?}");
+        if comes == B {
+            // It pays for the time for which somebody waited, and for a switch if it did not come.
+            let cost = if keeps { pause } else { 6 * MS } - 50 * US;
+            assert_eq!(node.vgpu(VgpuKey(0)).unwrap().held_ns, 6 * MS + 400 * US + cost);
+            let owed = if keeps { 1_594 * MS - 400 * US - cost } else { 0 };
+            let ahead = node.vgpu(VgpuKey(1)).unwrap().ahead.to_ns();
+            assert_eq!(ahead / 1_000, u128::from(owed / US), "what B is ahead of A");
+        }
+    }
+}
+
 #[test]
 fn who_does_not_come_back_is_asleep() {
     let (mut node, now) = node_that_owes_a(6 * MS, 640 * MS);
