@@ -70,6 +70,16 @@ P
     inlab bash /lab/weft/set-up.sh
 }
 
+# The id of a network of a tenant's own, with the same addresses for each tenant.
+own_network() {
+    local id
+    if ! id=$(tenant "$1" openstack network show own -f value -c id 2> /dev/null); then
+        id=$(tenant "$1" openstack network create own -f value -c id)
+        tenant "$1" openstack subnet create own --network own --subnet-range 10.99.0.0/24 > /dev/null
+    fi
+    echo "$id"
+}
+
 # What run.sh is to know of this cloud.
 scenarios() { # scenarios LOG SCENARIO…
     local log=$1 code=0; shift
@@ -79,7 +89,8 @@ scenarios() { # scenarios LOG SCENARIO…
     while IFS='=' read -r variable value; do export "$variable=$value"; done < <("$LAB" shell-env | sed 's/^export //' | tr ' ' '\n')
     TENANT_A=$(of project tenant-a) TENANT_B=$(of project tenant-b) IMAGE=$(of image weft) NETWORK=$(of network lab-net)
     TOKEN_A=$(tenant tenant-a openstack token issue -f value -c id)
-    export BUILD TENANT_A TENANT_B IMAGE NETWORK TOKEN_A
+    OWN_NETWORK_A=$(own_network tenant-a) OWN_NETWORK_B=$(own_network tenant-b)
+    export OWN_NETWORK_A OWN_NETWORK_B BUILD TENANT_A TENANT_B IMAGE NETWORK TOKEN_A
     export FLAVOR=weft.small HUGE=weft.large OVER_QUOTA=weft.huge
     export COMPUTE=oslab COMPUTE_NETNS=oslab UPLINK=eth-lab GPU_LISTEN=10.77.0.1:7600
     export KEYSTONE_STOP="$LAB keystone-stop" KEYSTONE_START="$LAB keystone-start" COMPUTE_REBOOT="$LAB reboot"
@@ -94,7 +105,7 @@ scenarios() { # scenarios LOG SCENARIO…
     cat "$LOGS/$log.log"
     return $code
 }
-granted() { scenarios granted granted refused revoked quota local people keystone; }
+granted() { scenarios granted granted refused revoked quota local networks people keystone; }
 reboot() { scenarios reboot reboot; }
 nova() { scenarios nova nova; }
 killed() { scenarios killed killed; }

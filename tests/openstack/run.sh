@@ -6,6 +6,7 @@
 #   TENANT_A, TENANT_B      the projects' ids
 #   IMAGE, NETWORK          ids; FLAVOR: a name, with FLAVOR.cgpu1 for local cGPUs; HUGE: one that fits no host,
 #                           OVER_QUOTA: one that is more than Nova's quota
+#   OWN_NETWORK_A, OWN_NETWORK_B   ids of networks of the tenants' own, with the same addresses
 #   TOKEN_A, TOKEN_B, TOKEN_B_READER (optional)   Keystone's tokens of people of the tenants
 #   COMPUTE                 name of the compute host
 #   COMPUTE_NETNS, UPLINK   its network namespace on this host, and its interface to the GPU node
@@ -180,6 +181,19 @@ scenario_keystone() {
     gsaas -t -nowait -id="$id"; sleep 3; say "   terminated while it is down: $(state "$id")"
     $KEYSTONE_START; check "undone when it is back" until_true 60 empty
 }
+scenario_networks() {
+    say "-- both tenants on networks of their own, with the same addresses"
+    local a b said code
+    said=$(launch "$TENANT_B" -network="$OWN_NETWORK_A" 2>&1); code=$?
+    say "   B asks for A's: exit $code: $(head -1 <<< "$said")"
+    check "B does not get it, and nothing is made" test "$code" = 1 -a "$(servers)" = 0
+    a=$(launch "$TENANT_A" -network="$OWN_NETWORK_A" -userdata="$STATE/job.sh" -name=own-a) || { say "FAILED  launch"; BAD=1; return; }
+    b=$(launch "$TENANT_B" -network="$OWN_NETWORK_B" -userdata="$STATE/job.sh" -name=own-b) || { say "FAILED  launch"; BAD=1; return; }
+    check "A's program runs on its cGPU" until_true 120 printed "$a" 'JOB vector_add ended with 0'
+    check "and B's" until_true 120 printed "$b" 'JOB vector_add ended with 0'
+    for said in "$a" "$b"; do gsaas -console -id="$said" | tr -d '\r' | grep -m2 -E 'LABVM dhcp|JOB cGPUs' | sed 's/^/            /'; done
+    gsaas -t -id="$a"; gsaas -t -id="$b"; check "nothing is left" until_true 60 empty
+}
 scenario_people() {
     say "-- Keystone's tokens"
     local said
@@ -255,19 +269,8 @@ led_everywhere() {
     done
 }
 applied() { # applied NAME: how often a host's endpoint has put rules in force, but for those that somebody else had changed
-    python3 - "$STATE/host-$1.sock" << 'P'
-import json, re, socket, sys
-endpoint = socket.socket(socket.AF_UNIX)
-endpoint.settimeout(10)
-endpoint.connect(sys.argv[1])
-stream = endpoint.makefile("rw")
-def ask(what, version):
-    print(json.dumps({"version": version, "do": what}), file=stream, flush=True)
-    return json.loads(stream.readline())
-text = ask("metrics", ask("versions", 1)["newest"])["text"]
-applied, repaired = (int(re.search(rf"^weft_endpoint_{name}_total (\d+)", text, re.M)[1]) for name in ("applied", "repaired"))
-print(applied - repaired)
-P
+    "$BUILD/weft-endpoint" metrics --socket "$STATE/host-$1.sock" |
+        awk '$1 == "weft_endpoint_applied_total" {n += $2} $1 == "weft_endpoint_repaired_total" {n -= $2} END {print n}'
 }
 
 begin

@@ -33,12 +33,13 @@ pub(crate) fn list(sockets: &Sockets, json: bool) -> Result<()> {
         return Ok(());
     }
     let mut names = Names::default();
-    let rows: Vec<_> = after
-        .vgpus
-        .iter()
-        .zip(&shares)
-        // An accelerator's have a table of their own.
-        .filter(|(vgpu, _)| !accelerator::has(&after, vgpu))
+    // An accelerator's have a table of their own.
+    let mut listed: Vec<_> = after.vgpus.iter().zip(&shares).collect();
+    listed.retain(|(vgpu, _)| !accelerator::has(&after, vgpu));
+    // Who uses the device first, and those without a program last.
+    listed.sort_by_key(|(vgpu, share)| (share.entitled <= 0.0, vgpu.sessions == 0));
+    let rows: Vec<_> = listed
+        .into_iter()
         .map(|(vgpu, share)| {
             vec![
                 vgpu.name.clone(),

@@ -491,6 +491,7 @@ pub fn outline(spec: &Spec) -> VmSpec {
         gateways: vec![(masked, grants)],
         nodes: BTreeMap::new(),
         user_data: spec.user_data.clone(),
+        machine: spec.machine.clone(),
     }
 }
 
@@ -526,5 +527,6 @@ fn vm_spec(instance: &InstanceRow, cgpus: &[CgpuRow]) -> VmSpec {
         gateways,
         nodes: BTreeMap::new(),
         user_data: instance.spec.user_data.clone(),
+        machine: instance.spec.machine.clone(),
     }
 }

@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use weft_api::endpoint::{Answer, Client, Request};
 use weft_api::lines;
 use weft_endpoint::far::{Daemon, Far, Limits, Settings};
 use weft_endpoint::host;
@@ -38,6 +39,9 @@ const TURN_PAUSE: Duration = Duration::from_millis(100);
 /// Folders of `host` that it makes.
 const SOCKET_FOLDER: &str = "/run/weft";
 const STATE_FOLDER: &str = "/var/lib/weft";
+
+/// Where `host` answers.
+const HOST_SOCKET: &str = "/run/weft/endpoint.sock";
 
 /// A gateway takes a connection within this time, or is not there yet.
 const REACH_LIMIT: Duration = Duration::from_secs(2);
@@ -72,6 +76,12 @@ enum What {
     Serve(ServeOptions),
     /// Lead VMs of this compute host to the GPU nodes that they were granted; for weft-control.
     Host(HostOptions),
+    /// Print what `host` counts, as Prometheus text.
+    Metrics {
+        /// Its socket.
+        #[arg(long, default_value = HOST_SOCKET)]
+        socket: PathBuf,
+    },
     /// Measure what leading them costs, between network namespaces of this host.
     BenchHost {
         /// Time also how a real session ends: folder with the compiled program `relay`, of
@@ -161,7 +171,7 @@ struct ServeOptions {
 #[derive(Debug, Args)]
 struct HostOptions {
     /// Socket for the control plane; only this user and root may use it.
-    #[arg(long, default_value = "/run/weft/endpoint.sock")]
+    #[arg(long, default_value = HOST_SOCKET)]
     socket: PathBuf,
     /// File of the rows, which outlive this process.
     #[arg(long, default_value = "/var/lib/weft/endpoint.json")]
@@ -190,6 +200,7 @@ fn main() -> ExitCode {
         },
         What::Serve(options) => serve(&options),
         What::Host(options) => host(options),
+        What::Metrics { socket } => metrics(&socket),
         What::BenchHost { programs, json } => bench_host(programs.as_deref(), json),
         What::Measure { plain } => measure(plain),
         What::Delay { remote, ms } => delay(remote, Duration::from_millis(ms)),
@@ -323,6 +334,14 @@ fn host(options: HostOptions) -> Result<()> {
     let listener = host::serve::listen(&options.socket)?;
     answer("ready")?;
     Ok(host::serve::serve(&listener, agent)?)
+}
+
+fn metrics(socket: &Path) -> Result<()> {
+    let said = Client::connect(socket)?.call(Request::Metrics)?;
+    let Answer::Metrics { text } = said else {
+        bail!("the endpoint's answer is not understood: {said:?}")
+    };
+    answer(text.trim_end())
 }
 
 /// Makes the folders that `host` has by default, and refuses others that are not there: they may be

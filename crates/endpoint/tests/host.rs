@@ -635,6 +635,17 @@ fn the_socket_takes_rows_and_says_what_it_refuses() {
     let Answer::Metrics { text } = client.call(Request::Metrics).unwrap() else { panic!() };
     assert!(text.contains("\nweft_endpoint_ports 1\n"), "{text}");
     assert!(text.contains("\nweft_endpoint_spoofed_packets_total 0\n"), "{text}");
+    // And for whoever scrapes it.
+    let metrics = |socket: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft-endpoint"));
+        let output = command.args(["metrics", "--socket"]).arg(socket).output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code(), said)
+    };
+    let (code, said) = metrics(&path);
+    assert!(code == Some(0) && said.contains("\nweft_endpoint_ports 1\n"), "{code:?}: {said}");
+    let (code, said) = metrics(&path.with_extension("none"));
+    assert!(code == Some(1) && said.contains("no endpoint answers at"), "{code:?}: {said}");
     let withdraw = Request::Withdraw { instance: "a".into() };
     assert_eq!(client.call(withdraw).unwrap(), Answer::Done);
     // Another version's words are not guessed at; those of the one before are understood.

@@ -16,6 +16,7 @@ use weft_api::v1::{
     USER_DATA_BYTES_MAX, WEIGHTS, check_key, check_name, read_token, token_warning,
 };
 
+use crate::completion::completion;
 use crate::note;
 
 /// A lease of replicas is 10 s long, and whoever takes it over has begun within as many.
@@ -67,6 +68,8 @@ pub(crate) enum Command {
     Gpus,
     /// Take a GPU out of service, or put it back.
     Drain(u32, bool),
+    /// The same of all GPUs of a node.
+    DrainNode(String, bool),
     /// List endpoints.
     Endpoints,
     /// Drain an endpoint, or put it back into service.
@@ -84,10 +87,15 @@ pub(crate) enum Command {
 }
 
 /// An option: its name, what stands behind it, which command it is for, and what it does.
-struct Entry(&'static str, &'static str, &'static str, &'static str);
+pub(crate) struct Entry(
+    pub(crate) &'static str,
+    pub(crate) &'static str,
+    pub(crate) &'static str,
+    pub(crate) &'static str,
+);
 
 /// Commands come first. What has no word for its value is a flag.
-const OPTIONS: &[Entry] = &[
+pub(crate) const OPTIONS: &[Entry] = &[
     Entry("l", "", "", "launch a VM with cGPUs"),
     Entry("t", "", "", "terminate the VM -id"),
     Entry("list", "", "", "list VMs"),
@@ -101,9 +109,10 @@ const OPTIONS: &[Entry] = &[
         "drain",
         "",
         "",
-        "put nothing new on the GPU -gpu, or lead nothing new by -endpoint (administrators)",
+        "put nothing new on the GPU -gpu or those of -node, or lead nothing new by -endpoint \
+         (administrators)",
     ),
-    Entry("undrain", "", "", "put -gpu or -endpoint back into service (administrators)"),
+    Entry("undrain", "", "", "put -gpu, -node or -endpoint back into service (administrators)"),
     Entry(
         "remove",
         "",
@@ -144,6 +153,19 @@ const OPTIONS: &[Entry] = &[
     Entry("sla", "US", "l", "make the cGPUs user-facing, with this SLA in microseconds"),
     Entry("name", "NAME", "l", "name of the VM"),
     Entry("userdata", "FILE", "l", "shell script that runs in the VM when it has booted"),
+    Entry(
+        "image",
+        "ID",
+        "l",
+        "the VM's image, the project's own or a public one (OpenStack); else the control plane's",
+    ),
+    Entry("flavor", "NAME", "l", "its flavor, a public one (OpenStack); else the control plane's"),
+    Entry(
+        "network",
+        "ID",
+        "l",
+        "its network, the project's own or one shared with it (OpenStack); else the control plane's",
+    ),
     Entry("key", "KEY", "l", "the same request with the same key is carried out once"),
     Entry("project", "NAME", "l quota", "the project; administrators choose"),
     Entry(
@@ -154,6 +176,7 @@ const OPTIONS: &[Entry] = &[
     ),
     Entry("id", "VM", "t show console attach", "which VM"),
     Entry("gpu", "N", "drain undrain remove", "which GPU"),
+    Entry("node", "NAME", "drain undrain", "all GPUs of which node"),
     Entry("endpoint", "HOST", "drain undrain remove", "of which compute host"),
     Entry("nowait", "", "l t", "do not wait until it is done"),
     Entry("raw", "", "console", "print it to a terminal as it is; else commands to it are shown"),
@@ -202,64 +225,6 @@ pub(crate) fn help() -> String {
     text
 }
 
-/// A completion script.
-fn completion(shell: Shell) -> String {
-    let mut command = clap::Command::new("gsaas").disable_help_flag(true);
-    for Entry(name, value, _, what) in OPTIONS {
-        let mut option = clap::Arg::new(*name).long(*name).help(*what);
-        option = match *value {
-            "" => option.action(clap::ArgAction::SetTrue),
-            values if values.contains('|') => option.value_parser(
-                values.split('|').map(clap::builder::PossibleValue::new).collect::<Vec<_>>(),
-            ),
-            "FILE" => option.value_hint(clap::ValueHint::FilePath),
-            _ => option,
-        };
-        command = command.arg(option);
-    }
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command, "gsaas", &mut script);
-    with_one_dash(shell, &String::from_utf8_lossy(&script))
-}
-
-/// What bash takes for three words, `-mode=shared`, as two.
-const BASH_SIGN: &str = r#"    prev="$3"
-    if [[ "${COMP_WORDS[COMP_CWORD]}" == "=" ]]; then
-        cur=""
-        prev="${COMP_WORDS[COMP_CWORD-1]}"
-    elif [[ "${prev}" == "=" ]]; then
-        prev="${COMP_WORDS[COMP_CWORD-2]}"
-    fi
-"#;
-
-/// The script for options as they are documented: clap knows names of several letters behind two
-/// dashes only.
-fn with_one_dash(shell: Shell, script: &str) -> String {
-    let mut parts = script.split("--");
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let end = part.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(part.len());
-        let (name, rest) = part.split_at(end);
-        let dashed = if OPTIONS.iter().all(|entry| entry.0 != name) {
-            format!("--{name}")
-        } else if shell != Shell::Bash {
-            format!("-{name}")
-        } else if rest.starts_with(')') {
-            format!("-{name}|--{name}")
-        } else {
-            format!("-{name} --{name}")
-        };
-        text.push_str(&dashed);
-        text.push_str(rest);
-    }
-    text.replace("    prev=\"$3\"\n", BASH_SIGN)
-        // To zsh, no letters that stand for options together.
-        .replace("(-s -S -C)", "(-S -C)")
-        .replace("(-s -C)", "(-C)")
-        // To fish.
-        .replace("complete -c gsaas -l ", "complete -c gsaas -o ")
-}
-
 impl Command {
     /// What needs no control plane.
     pub(crate) fn said_here(&self) -> Option<String> {
@@ -277,6 +242,7 @@ impl Command {
             | Self::Quota(_)
             | Self::Gpus
             | Self::Drain(..)
+            | Self::DrainNode(..)
             | Self::Endpoints
             | Self::DrainEndpoint(..)
             | Self::RemoveEndpoint(_)
@@ -498,11 +464,17 @@ impl Given {
     }
 
     fn drain(&mut self, command: &str, in_service: bool) -> Result<Command, String> {
-        match (self.take("gpu"), self.take("endpoint")) {
-            (Some(gpu), None) => Ok(Command::Drain(number(&gpu, "gpu")?, in_service)),
-            (None, Some(_)) => Ok(Command::DrainEndpoint(self.endpoint(command)?, in_service)),
-            (Some(_), Some(_)) => Err("-gpu and -endpoint exclude each other".to_owned()),
-            (None, None) => Err(format!("-{command} needs -gpu or -endpoint")),
+        match (self.take("gpu"), self.take("node"), self.take("endpoint")) {
+            (Some(gpu), None, None) => Ok(Command::Drain(number(&gpu, "gpu")?, in_service)),
+            (None, Some(node), None) => {
+                check_name(&node).map_err(|error| format!("-node: {error}"))?;
+                Ok(Command::DrainNode(node, in_service))
+            }
+            (None, None, Some(_)) => {
+                Ok(Command::DrainEndpoint(self.endpoint(command)?, in_service))
+            }
+            (None, None, None) => Err(format!("-{command} needs -gpu, -node or -endpoint")),
+            _ => Err("-gpu, -node and -endpoint exclude each other".to_owned()),
         }
     }
 
@@ -573,6 +545,9 @@ impl Given {
             weight,
             sla_us,
             user_data: user_data.transpose()?,
+            image: self.take("image"),
+            flavor: self.take("flavor"),
+            network: self.take("network"),
         })
     }
 }
@@ -708,7 +683,11 @@ mod tests {
             ("-list=3", "takes no value"),
             ("-l -ncgpu=2", "is it -ncgpus?"),
             ("-drain -gpu=x", "whole number"),
-            ("-drain", "needs -gpu or -endpoint"),
+            ("-drain", "needs -gpu, -node or -endpoint"),
+            ("-drain -node=a/b", "-node: "),
+            ("-drain -node=a -gpu=1", "exclude each other"),
+            ("-remove -endpoint=a -node=b", "means nothing to -remove"),
+            ("-l -ncgpus=1 -network", "-network=ID"),
             ("-undrain -gpu=1 -endpoint=a", "exclude each other"),
             ("-remove", "-remove needs -gpu or -endpoint"),
             ("-remove -endpoint=a/b", "is no name of a host"),

@@ -9,10 +9,11 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde::Serialize;
 use weft_api::v1::{
-    Attachment, Client, ClientError, Instance, InstanceState, Kind, NewBatch, Variable, new_key,
+    Attachment, Client, ClientError, Gpu, Instance, InstanceState, Kind, NewBatch, Variable,
+    new_key,
 };
 
 use crate::arguments::{Arguments, Command};
@@ -85,6 +86,7 @@ pub(crate) fn run(client: &Client, arguments: &Arguments) -> Result<ExitCode> {
         },
         Command::Gpus
         | Command::Drain(..)
+        | Command::DrainNode(..)
         | Command::Endpoints
         | Command::DrainEndpoint(..)
         | Command::RemoveEndpoint(_)
@@ -108,6 +110,17 @@ fn administrate(client: &Client, command: &Command, is_json: bool) -> Result<()>
             } else if gpu.cgpus > 0 && !in_service {
                 let are = if gpu.cgpus == 1 { "cGPU is" } else { "cGPUs are" };
                 note(&format!("gsaas: {} {are} still on it", gpu.cgpus));
+            }
+        }
+        Command::DrainNode(node, in_service) => {
+            let gpus = set_node(client, node, *in_service)?;
+            if is_json {
+                print(&gpus)?;
+            } else if let cgpus @ 1.. = gpus.iter().map(|gpu| gpu.cgpus).sum::<u32>()
+                && !in_service
+            {
+                let are = if cgpus == 1 { "cGPU is" } else { "cGPUs are" };
+                note(&format!("gsaas: {cgpus} {are} still on its GPUs"));
             }
         }
         Command::Endpoints => match client.endpoints()? {
@@ -142,6 +155,19 @@ fn administrate(client: &Client, command: &Command, is_json: bool) -> Result<()>
         | Command::Version => {}
     }
     Ok(())
+}
+
+/// Takes all GPUs of a node out of service, or puts them back, one after the other: asked again, it
+/// goes on where it stopped. What the node has lost comes back by itself.
+fn set_node(client: &Client, node: &str, in_service: bool) -> Result<Vec<Gpu>> {
+    let mut gpus = client.gpus()?;
+    gpus.retain(|gpu| gpu.node == node);
+    ensure!(!gpus.is_empty(), "there is no GPU of a node {node}: gsaas -gpus lists them");
+    for gpu in gpus.iter_mut().filter(|gpu| !in_service || gpu.lost_ms.is_none()) {
+        let changed = client.set_gpu(gpu.id, in_service);
+        *gpu = changed.with_context(|| format!("GPU {} stays as it is", gpu.id))?;
+    }
+    Ok(gpus)
 }
 
 /// Asks for a launch, with a key: so it can be asked again when an answer was lost.

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod commands;
+mod completion;
 mod show;
 
 use std::io::Write as _;

@@ -42,6 +42,17 @@ const SECOND_FAILED: &str = r#"{"id":"i2","name":"n-2","project":"p","state":"fa
 const NO_PATH: &str = r#"{"type":"urn:weft:not-found","title":"there is no such thing","status":404,
     "detail":"there is no path /v1/batches","hint":"the paths are in /openapi.json"}"#;
 
+const GPUS: &str = r#"{"items":[
+    {"id":1,"node":"a","device":"d","product":"p","memory_mib":9,"held_mib":2,"cgpus":2,
+     "exclusive":false,"in_service":true,"generation":1},
+    {"id":2,"node":"b","device":"d","product":"p","memory_mib":9,"held_mib":2,"cgpus":2,
+     "exclusive":false,"in_service":true,"generation":1},
+    {"id":3,"node":"a","device":"e","product":"p","memory_mib":9,"held_mib":2,"cgpus":2,
+     "exclusive":false,"in_service":false,"generation":1,"lost_ms":7}]}"#;
+
+const DRAINED: &str = r#"{"id":1,"node":"a","device":"d","product":"p","memory_mib":9,"held_mib":2,
+    "cgpus":2,"exclusive":false,"in_service":false,"generation":2}"#;
+
 const NO_LEADER: &str = r#"{"type":"urn:weft:not-leader","title":"t","status":503,"detail":"none",
     "retry_after_s":0}"#;
 
@@ -214,6 +225,30 @@ fn an_older_control_plane_is_said_to_launch_no_several_vms() {
     let (_, words) = gsaas(&url, &[&LAUNCH[..], &["-count=2"]].concat());
     server.join().unwrap();
     assert!(!words.contains("-count"), "{words}");
+}
+
+/// GPUs 1 and 3 are of the node that is drained, which has lost the second of them.
+#[test]
+fn a_node_is_drained_gpu_by_gpu() {
+    let requests = |options: &[&str], changed: usize| {
+        let mut acts = vec![Act::Say(200, GPUS)];
+        acts.extend((0..changed).map(|_| Act::Say(200, DRAINED)));
+        let (url, server) = serve(acts);
+        let (output, said) = gsaas(&url, options);
+        let heard = server.join().unwrap();
+        (output.status.code(), said, heard.into_iter().map(|(first, _)| first).collect::<Vec<_>>())
+    };
+    let (code, said, heard) = requests(&["-drain", "-node=a"], 2);
+    assert_eq!((code, said.as_str()), (Some(0), "gsaas: 4 cGPUs are still on its GPUs\n"));
+    assert_eq!(heard[1..], ["PATCH /v1/gpus/1 HTTP/1.1", "PATCH /v1/gpus/3 HTTP/1.1"]);
+    let (code, said, heard) = requests(&["-undrain", "-node=a"], 1);
+    assert_eq!(
+        (code, said.as_str(), heard.len()),
+        (Some(0), "", 2),
+        "it has lost GPU 3: {heard:?}"
+    );
+    let (code, said, _) = requests(&["-drain", "-node=c"], 0);
+    assert!(code == Some(1) && said.contains("no GPU of a node c: gsaas -gpus"), "{said}");
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub use resources::{
 };
 
 /// The newest microversion, which [`VERSION_HEADER`] may ask for and every answer names.
-pub const VERSION: (u32, u32) = (1, 7);
+pub const VERSION: (u32, u32) = (1, 8);
 
 /// The oldest one that is understood.
 pub const VERSION_MIN: (u32, u32) = (1, 0);

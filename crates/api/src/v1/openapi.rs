@@ -32,7 +32,16 @@ pub fn document() -> String {
         "paths": paths,
         "components": {
             "schemas": schemas(),
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "keystone": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"},
+            },
+            "headers": {
+                "Version": {"schema": {"type": "string"},
+                            "description": "The newest microversion that is spoken here"},
+                "RetryAfter": {"schema": {"type": "integer"},
+                               "description": "After how many seconds to ask again, if that helps"},
+            },
         },
     });
     // A value of strings, numbers and maps can be written.
@@ -61,11 +70,12 @@ fn operation(call: Call) -> Value {
             "default": {
                 "description": "It was not done",
                 "content": {"application/problem+json": {"schema": reference("Problem")}},
+                "headers": {VERSION_HEADER: header("Version"), "retry-after": header("RetryAfter")},
             },
         },
     });
     if let Some(role) = call.role() {
-        operation["security"] = json!([{"token": []}]);
+        operation["security"] = json!([{"token": []}, {"keystone": []}]);
         operation["description"] = json!(format!("For the role `{}` and above.", role.name()));
     }
     if !call.body().is_empty() {
@@ -119,8 +129,25 @@ fn parameters(call: Call) -> Vec<Value> {
 }
 
 fn answer(call: Call) -> Value {
-    let schema = match call.answer() {
-        "" => return json!({"description": "It was done"}),
+    let (kind, schema) = if matches!(call, Call::Metrics | Call::InstanceConsole) {
+        ("text/plain", json!({"type": "string"}))
+    } else if call == Call::Document {
+        ("application/json", json!({"type": "object"}))
+    } else {
+        ("application/json", schema_of(call.answer()))
+    };
+    let mut answer = json!({"description": "It was done",
+                            "headers": {VERSION_HEADER: header("Version")}});
+    if !schema.is_null() {
+        answer["content"] = json!({kind: {"schema": schema}});
+    }
+    answer
+}
+
+/// Of an answer; null of one that says nothing.
+fn schema_of(answer: &str) -> Value {
+    match answer {
+        "" => Value::Null,
         page if page.starts_with('[') => json!({
             "type": "object",
             "required": ["items"],
@@ -130,8 +157,11 @@ fn answer(call: Call) -> Value {
             },
         }),
         one => reference(one),
-    };
-    json!({"description": "It was done", "content": {"application/json": {"schema": schema}}})
+    }
+}
+
+fn header(name: &str) -> Value {
+    json!({"$ref": format!("#/components/headers/{name}")})
 }
 
 fn reference(name: &str) -> Value {
@@ -198,10 +228,14 @@ mod tests {
         collect(&document, &mut references);
         assert!(references.len() > Call::ALL.len());
         for reference in references {
-            let name = reference.trim_start_matches("#/components/schemas/");
-            let found = &document["components"]["schemas"][name];
-            assert!(found.is_object(), "{reference} is not there");
+            let found = document.pointer(reference.trim_start_matches('#'));
+            assert!(found.is_some_and(Value::is_object), "{reference} is not there");
         }
+        let said =
+            |path: &str| document["paths"][path]["get"]["responses"]["200"]["content"].clone();
+        assert!(said("/v1/instances/{id}/console")["text/plain"].is_object());
+        assert!(said("/openapi.json")["application/json"].is_object());
+        assert!(said("/health").is_null(), "it says nothing");
         let fields = &document["components"]["schemas"]["NewInstance"]["required"];
         assert_eq!(*fields, json!(["cgpus"]));
     }

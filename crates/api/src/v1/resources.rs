@@ -195,6 +195,18 @@ asked! {
         /// cGPUs need.
         #[serde(default)]
         pub user_data: Option<String>,
+        /// Id of the image: a public one, or the project's own, with `weft-endpoint` and
+        /// `libcuda.so.1` in it. The control plane's if absent. Of OpenStack's VMs only, as what
+        /// follows; version 1.8.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub image: Option<String>,
+        /// Name of the flavor, a public one. The control plane's if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub flavor: Option<String>,
+        /// Id of the network: the project's own, or one that is shared with it. The control
+        /// plane's if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub network: Option<String>,
     }
 
     /// Several equal VMs to make: all of them, or none if there is no room or quota for all. Each
@@ -376,6 +388,15 @@ answered! {
         pub locality: Locality,
         /// Weight of the shared ones.
         pub weight: u32,
+        /// The image that was asked for; version 1.8, as what follows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub image: Option<String>,
+        /// The flavor that was asked for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub flavor: Option<String>,
+        /// The network that was asked for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub network: Option<String>,
         /// The operation that made it or removes it.
         pub operation: String,
         /// Since when.
@@ -495,7 +516,7 @@ answered! {
 
     /// What somebody did, or was refused.
     pub struct AuditEntry {
-        /// Its number; there are no gaps.
+        /// Its number; later ones are larger. With SQLite there are no gaps.
         pub id: u64,
         /// When.
         pub at_ms: u64,

@@ -49,6 +49,8 @@ const ROUND_S: u64 = 6;
 const ROUNDS: u64 = 8;
 /// An attack's time on the paced device, which is as fast at any time.
 const PACED_S: u64 = 60;
+/// For how long launches are counted that are nothing else.
+const LAUNCHES_S: u64 = 3;
 /// What a control shows it shows soon.
 const CONTROL_S: u64 = 10;
 /// Programs end this long after their time at the latest, in seconds: the longest kernel, and what
@@ -71,6 +73,7 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let attacks = ATTACKS.iter().filter(|attack| context.wants(attack.name));
     let apart = if context.apart { Some(Apart::of_this_process()?) } else { None };
     let bench = Bench { context, steps: calibrate(context)?, apart };
+    document.baseline("launch_us", launch_us(context)?);
     let mut summary = Summary::default();
     let mut some_void = false;
     let is_root = rustix::process::geteuid().is_root();
@@ -118,6 +121,22 @@ fn calibrate(context: &Context) -> Result<u64> {
     let lines = host.start("calibrate", 1, command)?.finish()?;
     let last = lines.into_iter().last().context("the calibration printed nothing")?;
     Ok(serde_json::from_value::<Calibrated>(last)?.steps)
+}
+
+/// What a launch costs beyond its kernel, in µs: what a program that has the device alone is
+/// charged for the shortest kernels, less the time for which they were there by their own stamps.
+/// The simulator's `real_launch`.
+#[expect(clippy::cast_precision_loss, reason = "a ratio")]
+fn launch_us(context: &Context) -> Result<f64> {
+    let host = Host::node(false, &[])?;
+    let mut command = context.program("adversary");
+    command.args(HONEST).arg(LAUNCHES_S.to_string()).args(["--steps", "1"]);
+    let lines = host.start(VICTIM, 1, command)?.finish()?;
+    let last = lines.into_iter().last().context("the program printed nothing")?;
+    let seen: Victim = serde_json::from_value(last)?;
+    let stats = host.daemon()?.sockets().connect()?.stats()?;
+    let used_ns: u64 = stats.vgpus.iter().map(|vgpu| vgpu.used_ns).sum();
+    Ok((used_ns as f64 / 1e3 - seen.device_seconds * 1e6) / seen.completed.max(1) as f64)
 }
 
 /// The vGPU that is robbed.
@@ -377,7 +396,6 @@ fn outcome(victim: &Victim, window: Duration, before: &Stats, after: &Stats) -> 
         held: of(true, |vgpu| vgpu.held_ns) / wall_ns,
         held_by_others: of(false, |vgpu| vgpu.held_ns) / wall_ns,
         switch_us: (wall_ns - charged_ns) / turns / 1e3,
-        launch_us: (of_victim_ns / 1e3 - device_s * 1e6) / completed.max(1.0),
     }
 }
 

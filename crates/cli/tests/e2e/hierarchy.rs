@@ -121,6 +121,7 @@ fn a_vgpu_that_its_users_cap_holds_back_says_so() {
         let uid = rustix::process::getuid().as_raw();
         let cap = format!("limits.users.{uid}.cap=20%");
         let node = Node::paced(&[&format!("scheduling.share={share}"), &cap]);
+        success(control(&node, &["create", "asleep"]));
         let _tenant = worker(&node, "held", "1");
         let listed = |arguments: &[&str]| success(control(&node, arguments));
         let mut seen = String::new();
@@ -129,9 +130,11 @@ fn a_vgpu_that_its_users_cap_holds_back_says_so() {
             seen.contains("capped")
         });
         assert!(seen.contains("20% of user"), "{seen}");
+        assert!(seen.find("held") < seen.find("asleep"), "who uses the device first: {seen}");
         let json: serde_json::Value = serde_json::from_str(&listed(&["ls", "--json"])).unwrap();
-        assert_eq!(json[0][field], 200_000, "{json}");
-        assert!(json[0]["share"]["capped"].is_boolean(), "{json}");
+        assert_eq!((&json[0]["name"], &json[1]["name"]), (&"asleep".into(), &"held".into()));
+        assert_eq!(json[1][field], 200_000, "{json}");
+        assert!(json[1]["share"]["capped"].is_boolean(), "{json}");
     }
 }
 

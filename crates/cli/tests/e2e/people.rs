@@ -315,9 +315,13 @@ fn what_a_run_asks_of_a_vgpu_is_done_or_refused() {
     done(&run(&["--name", "a", "--weight", "3", "--memory", "64MB"]));
     done(&run(&["--weight", "4"]));
     done(&run(&["--name", "a", "--weight", "5"]));
-    let vgpus = node.admin().list().unwrap();
-    let seen: Vec<_> = vgpus.iter().map(|vgpu| (vgpu.weight, vgpu.memory_bytes >> 20)).collect();
-    assert_eq!(seen, [(5, 64), (4, 4096)], "{vgpus:?}");
+    let vgpus = || node.admin().list().unwrap();
+    let seen = || -> Vec<(u32, u64)> {
+        vgpus().iter().map(|vgpu| (vgpu.weight, vgpu.memory_bytes >> 20)).collect()
+    };
+    assert_eq!(seen(), [(5, 64), (4, 4096)], "{:?}", vgpus());
+    done(&run(&["--name", "a", "--memory", "96MiB"]));
+    assert_eq!(seen(), [(5, 96), (4, 4096)], "{:?}", vgpus());
     if is_root() {
         let flags = ["run", "--name", "a", "--weight", "9", "--", "echo", "started"];
         let output = weft_as(&node, USER, &[], &flags);

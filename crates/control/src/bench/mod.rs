@@ -222,6 +222,9 @@ pub(crate) fn wanted(cgpus: u32, memory_mib: u64) -> NewInstance {
         weight: None,
         sla_us: None,
         user_data: None,
+        image: None,
+        flavor: None,
+        network: None,
     }
 }
 

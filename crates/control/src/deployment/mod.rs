@@ -2,11 +2,13 @@
 //! of a control plane that runs: whatever makes its VMs.
 //!
 //! The paper's boot time is `check + create + activate + max(deploy, select + configure)`. Here the
-//! *check* lasts until the control plane has accepted the request, GPUs chosen and reserved;
-//! *create* is the asking for the VM, *port* the wait until its port is there. The *deploy* part
-//! lasts from when the VM is asked for until it is seen to run, with both of these and what is done
-//! meanwhile in it; the *manage* part is what all steps but the VM's own take, and the *boot* time
-//! what somebody with a clock outside sees, who waits for the answer that the VM is ready.
+//! *check* lasts until the control plane has accepted the request, with *select*: GPUs chosen and
+//! reserved. *Create* is the asking for the VM, *port* the wait until its port is there. The
+//! *deploy* part lasts from when the VM is asked for until it is seen to run, with both of these,
+//! its activation, which nobody outside Nova can tell from it, and what is done meanwhile in it.
+//! *Configure* is what the nodes' vGPUs and the rules of the VM's host take; the *manage* part is
+//! what all steps but the VM's own take, and the *boot* time what somebody with a clock outside
+//! sees, who waits for the answer that the VM is ready.
 
 mod drawing;
 
@@ -36,6 +38,9 @@ const BASELINES_BYTES_MAX: usize = 1 << 20;
 /// The steps in which only the VM is waited for.
 const OF_VM: [&str; 3] = ["create", "port", "active"];
 
+/// Those that have a VM's cGPUs and the way to them in force.
+const CONFIGURING: [&str; 2] = ["grant", "rules"];
+
 /// What is measured.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -59,6 +64,7 @@ struct Boot {
     create: f64,
     port: f64,
     deploy: f64,
+    configure: f64,
     manage: f64,
 }
 
@@ -94,6 +100,7 @@ pub fn run(client: &Client, plan: &Plan, mode: String) -> Result<Figures> {
             ("create", part(|boot| boot.create)),
             ("port", part(|boot| boot.port)),
             ("deploy", deploy),
+            ("configure", part(|boot| boot.configure)),
             ("manage", part(|boot| boot.manage)),
         ];
         figures.extend(parts.map(|(name, ms)| (format!("{name}_ms_{cgpus}"), ms)));
@@ -134,8 +141,9 @@ fn boot_one(client: &Client, cgpus: u32, memory_mib: u64) -> Result<Boot> {
     let until = |step| until_ms(&operation.events, asked, step);
     let (create, port) = (took(&|step| step == asked), until(port));
     let (port, deploy) = port.zip(until(active)).context("the VM was neither asked for nor ran")?;
+    let configure = took(&|step| CONFIGURING.contains(&step));
     let manage = took(&|step| !OF_VM.contains(&step));
-    Ok(Boot { boot, check, create, port, deploy: create + deploy, manage })
+    Ok(Boot { boot, check, create, port, deploy: create + deploy, configure, manage })
 }
 
 /// From when a step was done until another one was. What a step took is its last attempt alone: the

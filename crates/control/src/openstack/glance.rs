@@ -12,6 +12,22 @@ pub struct Image {
     pub id: String,
     /// `active` when it can be used.
     pub status: String,
+    /// `public`, `community`, `shared` or `private`.
+    #[serde(default)]
+    visibility: String,
+    /// Whose it is.
+    #[serde(default)]
+    owner: Option<String>,
+}
+
+impl Image {
+    /// Whether a project may use it as anybody may, or because it is its own. That others shared
+    /// theirs with it is not asked.
+    #[must_use]
+    pub fn is_for(&self, project: &str) -> bool {
+        ["public", "community"].contains(&self.visibility.as_str())
+            || self.owner.as_deref() == Some(project)
+    }
 }
 
 impl Cloud {

@@ -3,7 +3,8 @@
 use serde::Deserialize;
 
 use super::http::ApiError;
-use super::{Cloud, PAGE, PageLink, Service, has_next, plain};
+use super::keystone::Scope;
+use super::{Call, Cloud, PAGE, PageLink, Service, has_next, plain};
 
 /// A server's port.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -52,6 +53,11 @@ struct Networks {
 #[derive(Debug, Deserialize)]
 struct Network {
     id: String,
+    #[serde(default)]
+    tenant_id: String,
+    /// With whoever asks.
+    #[serde(default)]
+    shared: bool,
 }
 
 impl Cloud {
@@ -84,5 +90,20 @@ impl Cloud {
         let id = plain(id)?;
         let Networks { networks } = self.get(Service::Network, &format!("/networks?id={id}"))?;
         Ok(networks.iter().any(|network| network.id == id))
+    }
+
+    /// Whether there is a network with this id that a project may use: its own, or one that is
+    /// shared with it, which is why it is asked for in the project's name. Whoever administrates
+    /// sees all of them there, too.
+    ///
+    /// # Errors
+    /// Neutron's, and Keystone's if the control plane has no role in the project.
+    pub fn lends_network(&self, id: &str, project: &str) -> Result<bool, ApiError> {
+        let path = format!("/networks?id={}", plain(id)?);
+        let call = Call { method: "GET", service: Service::Network, path: &path };
+        let Networks { networks } =
+            self.call(&Scope::Project(project.to_owned()), call, None)?.json()?;
+        let is_lent = |network: &Network| network.shared || network.tenant_id == project;
+        Ok(networks.iter().any(|network| network.id == id && is_lent(network)))
     }
 }

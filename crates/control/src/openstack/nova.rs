@@ -186,4 +186,13 @@ impl Cloud {
         let Flavors { flavors } = self.get(Service::Compute, "/flavors?is_public=None")?;
         Ok(flavors)
     }
+
+    /// Those that are for everybody.
+    ///
+    /// # Errors
+    /// Nova's.
+    pub fn public_flavors(&self) -> Result<Vec<Flavor>, ApiError> {
+        let Flavors { flavors } = self.get(Service::Compute, "/flavors?is_public=true")?;
+        Ok(flavors)
+    }
 }

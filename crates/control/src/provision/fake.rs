@@ -286,6 +286,7 @@ impl Nodes for Fake {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Machine;
 
     #[test]
     fn vms_that_are_kept_outlive_the_process() {
@@ -302,6 +303,7 @@ mod tests {
             gateways: Vec::new(),
             nodes: BTreeMap::new(),
             user_data: String::new(),
+            machine: Machine::default(),
         };
         let (standby, leader) = (open(), open());
         leader.create(&vm).unwrap();

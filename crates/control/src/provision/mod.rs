@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::store::Port;
+use crate::store::{Machine, Port};
 
 /// Gateways of one VM, as many as the last number of a masked address has values.
 const GATEWAYS_MAX: u32 = 250;
@@ -108,6 +108,9 @@ pub struct VmSpec {
     pub nodes: BTreeMap<String, PathBuf>,
     /// The shell script that runs when it has booted.
     pub user_data: String,
+    /// What it is made of.
+    #[serde(default)]
+    pub machine: Machine,
 }
 
 /// How what a VM must know of its cGPUs comes to it.
@@ -182,6 +185,27 @@ pub trait Provisioner: Send + Sync + std::fmt::Debug {
     /// If there are too many.
     fn masked_here(&self, slot: u32, number: u32, _cgpus: usize) -> Result<String, Failure> {
         self.masked(slot, number)
+    }
+
+    /// Whether a project may have a VM that is made of this, `local` cGPUs of whose own host are in
+    /// it; asked before anything is reserved.
+    ///
+    /// # Errors
+    /// Why it may not.
+    fn offers(
+        &self,
+        _project: &str,
+        machine: &Machine,
+        _local: Option<u32>,
+    ) -> Result<(), Failure> {
+        let Machine { image, flavor, network } = machine;
+        let said = [("image", image), ("flavor", flavor), ("network", network)];
+        match said.into_iter().find(|(_, said)| said.is_some()) {
+            Some((what, _)) => Err(Failure::permanent(format!(
+                "`{what}` is of OpenStack's VMs, and this control plane makes none"
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Whether a VM can be told what it must know, with grants as long as they are at most; asked

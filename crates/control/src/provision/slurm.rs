@@ -200,6 +200,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::store::Machine;
 
     fn vm(id: &str, name: &str) -> VmSpec {
         VmSpec {
@@ -213,6 +214,7 @@ mod tests {
             gateways: Vec::new(),
             nodes: std::collections::BTreeMap::new(),
             user_data: String::new(),
+            machine: Machine::default(),
         }
     }
 

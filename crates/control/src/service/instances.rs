@@ -17,7 +17,7 @@ use crate::provision::{Delivery, Failure, UNSHARED};
 use crate::random;
 use crate::store::shared::{charged, demand, ensure_launches};
 use crate::store::{
-    CgpuRow, InstanceRow, Key, Part, REMOVED, Reservation, Spec, TERMINATED, Wanted,
+    CgpuRow, InstanceRow, Key, Machine, Part, REMOVED, Reservation, Spec, TERMINATED, Wanted,
 };
 use crate::sweep::{VGPU_GONE, VM_GONE};
 use crate::words::counted;
@@ -113,6 +113,8 @@ impl Service {
             }
         }
         self.ensure_led()?;
+        let local = (spec.locality == Locality::Local).then_some(spec.cgpus);
+        self.world().provisioner.offers(&project, &spec.machine, local).map_err(not_offered)?;
         self.world().provisioner.fits(&execute::outline(&spec)).map_err(|failure| {
             Problem::new(Kind::Invalid, failure.words)
                 .hint("shorten the script, or have it fetch what it runs; or ask for fewer cGPUs")
@@ -326,9 +328,43 @@ fn spec(asked: &NewInstance) -> Result<Spec, Problem> {
     if user_data.contains('\0') {
         return invalid("user-data is a script: it has a NUL byte".to_owned());
     }
+    let machine = machine(asked)?;
     let locality = asked.locality.unwrap_or(Locality::Remote);
     let (cgpus, sla_us) = (asked.cgpus, asked.sla_us.unwrap_or(0));
-    Ok(Spec { cgpus, memory_mib, mode, locality, weight, sla_us, user_data, host: None })
+    Ok(Spec { cgpus, memory_mib, mode, locality, weight, sla_us, user_data, host: None, machine })
+}
+
+/// Bytes of a name or an id of the cloud's.
+const CLOUD_NAME_BYTES_MAX: usize = 255;
+
+/// What the VM is to be made of, as far as that is known here: the cloud says whether it is there.
+fn machine(asked: &NewInstance) -> Result<Machine, Problem> {
+    let NewInstance { image, flavor, network, .. } = asked;
+    let is_good = |kind: &str, said: &str| match kind {
+        "id" => said.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_'),
+        _ => !said.chars().any(char::is_control),
+    };
+    for (what, kind, said) in
+        [("image", "id", image), ("flavor", "name", flavor), ("network", "id", network)]
+    {
+        let Some(said) = said else { continue };
+        if said.is_empty() || said.len() > CLOUD_NAME_BYTES_MAX || !is_good(kind, said) {
+            let words = format!("the {what} `{}` is no {kind}", said.escape_debug());
+            let hint = format!("say the {kind} that the cloud knows the {what} by");
+            return Err(Problem::new(Kind::Invalid, words).hint(hint));
+        }
+    }
+    let (image, flavor, network) = (image.clone(), flavor.clone(), network.clone());
+    Ok(Machine { image, flavor, network })
+}
+
+/// What a project may not have is no mistake of the cloud's, which may not answer, too.
+fn not_offered(failure: Failure) -> Problem {
+    if failure.is_permanent {
+        return Problem::new(Kind::Invalid, failure.words)
+            .hint("leave it out for the control plane's own, or ask the cloud what there is");
+    }
+    Problem::new(Kind::Busy, failure.words).hint("ask again")
 }
 
 fn key(actor: &Actor, key: &str, ask: &Ask) -> Result<Key, Problem> {
@@ -434,6 +470,9 @@ pub(super) fn shown(actor: &Actor, row: InstanceRow) -> Instance {
         mode: row.spec.mode,
         locality: row.spec.locality,
         weight: row.spec.weight,
+        image: row.spec.machine.image,
+        flavor: row.spec.machine.flavor,
+        network: row.spec.machine.network,
         operation: row.operation,
         created_ms: row.created_ms,
         ready_ms: row.ready_ms,

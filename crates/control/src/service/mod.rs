@@ -185,7 +185,7 @@ impl Service {
     /// What anybody may ask.
     fn open(&self, call: Call) -> Answer {
         if call == Call::Document {
-            return Ok(Reply::Text(self.document.to_string()));
+            return Ok(Reply::Json(self.document.as_bytes().to_vec()));
         }
         if call == Call::Readiness {
             self.store().check().map_err(broken)?;

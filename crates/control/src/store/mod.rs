@@ -12,8 +12,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use weft_api::v1::{AuditEntry, Event, Project, Quota};
 
 pub use rows::{
-    Audit, CgpuRow, Done, Effects, EndpointRow, Found, GpuFound, GpuRow, InstanceRow, Key, Marks,
-    NodeRow, OperationRow, Port, Reservation, Spec, Taken, TokenRow, VGPU_PREFIX, Wanted,
+    Audit, CgpuRow, Done, Effects, EndpointRow, Found, GpuFound, GpuRow, InstanceRow, Key, Machine,
+    Marks, NodeRow, OperationRow, Port, Reservation, Spec, Taken, TokenRow, VGPU_PREFIX, Wanted,
 };
 
 /// How words end about a VM whose host's endpoint was forgotten.

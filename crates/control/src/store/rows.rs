@@ -157,6 +157,32 @@ pub struct Spec {
     pub user_data: String,
     /// The compute host that it must be on.
     pub host: Option<String>,
+    /// What it is made of, where that was said.
+    #[serde(default, skip_serializing_if = "Machine::is_default")]
+    pub machine: Machine,
+}
+
+/// What a VM is made of, in the words of the cloud that makes it: the control plane's own where
+/// nothing is said.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Id of the image.
+    #[serde(default)]
+    pub image: Option<String>,
+    /// Name of the flavor.
+    #[serde(default)]
+    pub flavor: Option<String>,
+    /// Id of the network.
+    #[serde(default)]
+    pub network: Option<String>,
+}
+
+impl Machine {
+    /// Whether all of it is the control plane's own.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Where a VM is attached to the network.

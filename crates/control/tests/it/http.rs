@@ -156,7 +156,7 @@ fn whatever_is_wrong_is_a_problem_in_json() {
         ("GET /v1/instances?after=x", "", 404, "go on"),
         ("GET /v1/instances/none", "", 404, "no instance `none`"),
         ("GET /v1/gpus/first", "", 404, "numbers"),
-        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.7"),
+        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.8"),
         ("GET /v1/nodes", "Weft-Api-Version: new\r\n", 406, "urn:weft:version"),
         ("POST /v1/instances", "Content-Length: 3\r\n", 400, "not understood"),
         ("POST /v1/instances", "Content-Length: 200000\r\n", 413, "urn:weft:too-large"),
@@ -174,9 +174,10 @@ fn whatever_is_wrong_is_a_problem_in_json() {
     let audit = client.audit().unwrap();
     assert_eq!(audit.last().unwrap().target, "from 127.0.0.1", "{audit:?}");
     let (status, text) = raw(address, &format!("GET /v1/nodes HTTP/1.1\r\n{end}\r\n"));
-    assert!(status == 200 && text.contains("weft-api-version: 1.7"), "{text}");
+    assert!(status == 200 && text.contains("weft-api-version: 1.8"), "{text}");
     let (status, text) = raw(address, "GET /openapi.json HTTP/1.0\r\n\r\n");
     assert!(status == 200 && text.contains("\"openapi\": \"3.1.0\""), "{text}");
+    assert!(text.contains("content-type: application/json"), "{text}");
 }
 
 /// A request with these headers and this body, of an administrator.

@@ -48,6 +48,7 @@ fn a_sweep_removes_what_nobody_knows_and_restores_what_is_missing() {
         gateways: Vec::new(),
         nodes: std::collections::BTreeMap::new(),
         user_data: String::new(),
+        machine: weft_control::store::Machine::default(),
     };
     world.provisioner.create(&stranger).unwrap();
     world.endpoint.put("i-stranger", &[]).unwrap();

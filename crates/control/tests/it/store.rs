@@ -11,8 +11,8 @@ use weft_control::plan::Step;
 use weft_control::store::postgres::{Access, Postgres};
 use weft_control::store::sqlite::Sqlite;
 use weft_control::store::{
-    Audit, Counts, Done, Effects, Found, GpuFound, Key, Leading, NodeRow, Part, Port, Reservation,
-    Spec, Store, StoreError, Taken, TokenRow, Wanted,
+    Audit, Counts, Done, Effects, Found, GpuFound, Key, Leading, Machine, NodeRow, Part, Port,
+    Reservation, Spec, Store, StoreError, Taken, TokenRow, Wanted,
 };
 
 use crate::database::Cluster;
@@ -134,6 +134,7 @@ pub(crate) fn reservation(
         weight: 1,
         sla_us: 0,
         user_data: String::new(),
+        machine: Machine::default(),
         host: None,
     };
     Reservation {

@@ -61,6 +61,9 @@ pub(crate) fn new(cgpus: u32) -> NewInstance {
         weight: None,
         sla_us: None,
         user_data: None,
+        image: None,
+        flavor: None,
+        network: None,
     }
 }
 

@@ -105,10 +105,16 @@ impl DevicePage {
 
     /// The same view for a participant whose turns a gate gives out: `turn` is the number of the
     /// last one, or nothing while there is no gate. It waits for others on the page no longer than
-    /// an honest predecessor can make it.
+    /// an honest predecessor can make it; `doubt` is called the first time that it went on without
+    /// the page, because somebody has written there what no honest participant does.
     #[must_use]
-    pub fn with_turns(self, turn: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
-        Self { patience: Some(Arc::new(Patience::new(Box::new(turn)))), ..self }
+    pub fn with_turns(
+        self,
+        turn: impl Fn() -> Option<u64> + Send + Sync + 'static,
+        doubt: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let patience = Patience::new(Box::new(turn), Box::new(doubt));
+        Self { patience: Some(Arc::new(patience)), ..self }
     }
 
     /// Removes a dead participant from the queue.
@@ -265,7 +271,7 @@ mod tests {
     #[test]
     fn what_a_foreign_worker_writes_stops_nobody() {
         let memory = SharedMemory::anonymous(DEVICE_PAGE_BYTES).unwrap();
-        let page = DevicePage::open(&memory).unwrap().with_turns(|| Some(1));
+        let page = DevicePage::open(&memory).unwrap().with_turns(|| Some(1), || {});
         for word in memory.cells::<AtomicU64>(0, memory.len() / 8).unwrap().iter() {
             word.store(u64::MAX, Ordering::Relaxed);
         }

@@ -4,7 +4,7 @@
 //! there. While the node's gate decides whose turn it is, all that an honest page can say to the
 //! holder of a turn is that its predecessor's last work is still running: that takes a moment per
 //! turn ([`FREE_NS`]), and rarely longer, when a prediction was wrong ([`POOL_NS`]). Whoever waited
-//! for longer than that goes on without the page until its next turn.
+//! for longer than that goes on without the page until its next turn, and says so, once.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,9 +22,13 @@ const FORGIVEN: u64 = 100;
 /// The number of the worker's turn, or nothing while no gate decides.
 type Turn = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 
+/// Called the first time that the page is not believed.
+type Doubt = Box<dyn Fn() + Send + Sync>;
+
 /// A worker's patience with the others.
 pub(crate) struct Patience {
     turn: Turn,
+    doubt: Doubt,
     state: Mutex<State>,
 }
 
@@ -45,10 +49,12 @@ struct State {
     waits_since_ns: Option<u64>,
     /// End of the worker's own last place on the timeline.
     own_end_ns: u64,
+    /// The page was not believed once.
+    doubts: bool,
 }
 
 impl Patience {
-    pub(crate) fn new(turn: Turn) -> Self {
+    pub(crate) fn new(turn: Turn, doubt: Doubt) -> Self {
         let state = State {
             turn: 0,
             free_ns: FREE_NS,
@@ -56,8 +62,9 @@ impl Patience {
             at_ns: 0,
             waits_since_ns: None,
             own_end_ns: 0,
+            doubts: false,
         };
-        Self { turn, state: Mutex::new(state) }
+        Self { turn, doubt, state: Mutex::new(state) }
     }
 
     /// Whether to go on at `now_ns`, when the turnstile says `mine`.
@@ -79,6 +86,9 @@ impl Patience {
             state.spend(waited_ns);
             state.waits_since_ns = None;
         }
+        if goes_on && !mine {
+            self.doubt(state);
+        }
         goes_on
     }
 
@@ -91,6 +101,7 @@ impl Patience {
         state.refill(turn, now_ns);
         let delay_ns = end_ns.saturating_sub(ready_ns);
         if delay_ns > state.free_ns.saturating_add(state.pool_ns) {
+            self.doubt(state);
             return ready_ns;
         }
         ready_ns + delay_ns
@@ -102,6 +113,15 @@ impl Patience {
         let ready_ns = state.own_end_ns.max(now_ns);
         state.spend(start_ns.saturating_sub(ready_ns));
         state.own_end_ns = end_ns;
+    }
+
+    /// The page says what no honest one does.
+    fn doubt(&self, mut state: MutexGuard<'_, State>) {
+        let is_first = !std::mem::replace(&mut state.doubts, true);
+        drop(state);
+        if is_first {
+            (self.doubt)();
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -137,17 +157,27 @@ mod tests {
 
     /// A holder of the turn that `turn` says; 0 is none.
     fn patience(turn: &Arc<AtomicU64>) -> Patience {
-        let turn = Arc::clone(turn);
-        Patience::new(Box::new(move || {
+        doubting(turn).0
+    }
+
+    /// The same, and how often it has said that the page is not believed.
+    fn doubting(turn: &Arc<AtomicU64>) -> (Patience, Arc<AtomicU64>) {
+        let (turn, said) = (Arc::clone(turn), Arc::new(AtomicU64::new(0)));
+        let doubts = Arc::clone(&said);
+        let turn = move || {
             let turn = turn.load(Ordering::Relaxed);
             (turn != 0).then_some(turn)
-        }))
+        };
+        let doubt = move || {
+            doubts.fetch_add(1, Ordering::Relaxed);
+        };
+        (Patience::new(Box::new(turn), Box::new(doubt)), said)
     }
 
     #[test]
     fn a_turnstile_that_never_opens_is_passed_and_then_costs_little() {
         let turn = Arc::new(AtomicU64::new(1));
-        let patience = patience(&turn);
+        let (patience, said) = doubting(&turn);
         let (mut now, step) = (1_000_000_000, 20_000);
         let wait = |now: &mut u64| {
             let since = *now;
@@ -156,11 +186,15 @@ mod tests {
             }
             *now - since
         };
-        assert!(wait(&mut now) >= POOL_NS, "an honest predecessor is waited for");
+        assert!(!patience.goes_on(false, now) && patience.goes_on(true, now + FREE_NS));
+        assert_eq!(said.load(Ordering::Relaxed), 0, "it was waited for, and has come");
+        now += FREE_NS;
+        assert!(wait(&mut now) >= POOL_NS - FREE_NS, "an honest predecessor is waited for");
         let again: u64 = (0..100).map(|_| wait(&mut now)).sum();
         assert!(again < 100 * 2 * step + now / FORGIVEN, "waited {again} ns in the same turn");
         turn.store(2, Ordering::Relaxed);
         assert!(wait(&mut now) >= FREE_NS, "each turn waits for a moment");
+        assert_eq!(said.load(Ordering::Relaxed), 1, "it says so once");
     }
 
     #[test]
@@ -174,8 +208,9 @@ mod tests {
 
     #[test]
     fn a_timeline_that_never_ends_is_ignored_and_ones_own_places_are_kept() {
-        let patience = patience(&Arc::new(AtomicU64::new(1)));
+        let (patience, said) = doubting(&Arc::new(AtomicU64::new(1)));
         assert_eq!(patience.start_ns(1_000, u64::MAX), 1_000);
+        assert_eq!(said.load(Ordering::Relaxed), 1);
         patience.took(1_000, 1_000, 5_000_000_000);
         assert_eq!(patience.start_ns(2_000, u64::MAX), 5_000_000_000, "behind its own work");
         assert_eq!(patience.start_ns(2_000, 5_000_000_000), 5_000_000_000);

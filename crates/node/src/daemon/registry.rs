@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -183,10 +184,10 @@ pub(crate) enum RegistryError {
     #[error("device `{0}` {why}; choose another", why = .1.in_words(.0))]
     OutOfService(String, Outage),
     /// The cap is out of range.
-    #[error("a cap of {0} millionths is out of range; 1 to 1000000 (0.0001% to 100%)")]
+    #[error("a cap of {}% is out of range; 0.0001% to 100%", f64::from(*.0) / 1e4)]
     Cap(u32),
     /// The SLA is out of range.
-    #[error("an SLA of {0} ns is out of range; 100us to 60min, 0 for none")]
+    #[error("an SLA of {:?} is out of range; 100us to 60min, 0 for none", Duration::from_nanos(*.0))]
     Sla(u64),
     /// There is one of that name.
     #[error("vGPU `{0}` exists already")]

@@ -139,7 +139,7 @@ fn work(start: &Start, mut files: Descriptors, link: Arc<Link>) -> anyhow::Resul
     let page = DevicePage::open(&map(files.take(Passed::DevicePage)?, Access::ReadWrite)?)?;
     let parts = Parts {
         session: start.key,
-        page: page.with_turns(move || turns.turn()),
+        page: page.with_turns(move || turns.turn(), doubt_page),
         frames: MemoryFile::trusted(files.take(Passed::Frames)?)?,
         table: map(files.take(Passed::Table)?, Access::ReadOnly)?,
         physical: map(files.take(Passed::Physical)?, Access::ReadOnly)?,
@@ -248,4 +248,13 @@ fn limits(start: &Start, capabilities: Capabilities) -> Limits {
     let kernel_ns = start.times.kernel_ms.and_then(|ms| NonZeroU64::new(ms * 1_000_000));
     let long_release_bytes = (!capabilities.runs_ahead).then_some(LONG_RELEASE_BYTES);
     Limits { kernel_ns, long_release_bytes, ..Limits::default() }
+}
+
+/// Somebody has written on the shared device page what no honest worker does. It has left no name
+/// there.
+fn doubt_page() {
+    tracing::warn!(
+        "the page of the device is not believed any longer, and this worker goes on without it: \
+         somebody may have taken over a worker of this device"
+    );
 }

@@ -161,7 +161,7 @@ impl<D: Device> EventLoop<D> {
         let turns = self.moving.turns.clone();
         let to = Destination {
             backend: device.backend.clone(),
-            page: page.with_turns(move || turns.turn()),
+            page: page.with_turns(move || turns.turn(), super::doubt_page),
             frames: MemoryFile::trusted(files.take(Passed::Frames)?)?,
             table: map(files.take(Passed::Table)?, Access::ReadOnly)?,
             physical: map(files.take(Passed::Physical)?, Access::ReadOnly)?,

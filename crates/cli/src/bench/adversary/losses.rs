@@ -25,9 +25,6 @@ pub(super) struct Outcome {
     pub(super) held_by_others: f64,
     /// Wall time that was charged to nobody, by turns, in µs.
     pub(super) switch_us: f64,
-    /// What was charged for one of the victim's kernels beyond the time for which it was on the
-    /// device by its own stamps, in µs.
-    pub(super) launch_us: f64,
 }
 
 impl Outcome {
@@ -184,7 +181,6 @@ impl Outcome {
             held: victim,
             held_by_others: utilization - victim,
             switch_us: 30.0,
-            launch_us: 2.0,
         }
     }
 }

@@ -34,8 +34,8 @@ pub(super) const OF_ALL: [&str; 5] = [
 ];
 
 /// What is said of all attacks on the real clock.
-pub(super) const OF_REAL: [&str; 4] =
-    ["victim_time_loss_max", "victim_loss_max_noise", "switch_us", "launch_us"];
+pub(super) const OF_REAL: [&str; 3] =
+    ["victim_time_loss_max", "victim_loss_max_noise", "switch_us"];
 
 /// A figure that one outcome has.
 type Of = fn(&Outcome) -> f64;
@@ -55,7 +55,6 @@ pub(super) struct Summary {
     errors: Vec<f64>,
     time_losses: Vec<f64>,
     switches_us: Vec<f64>,
-    launches_us: Vec<f64>,
     utilizations: Vec<f64>,
     stalls_beyond_ms: Vec<f64>,
     controls: Vec<f64>,
@@ -86,7 +85,6 @@ impl Summary {
         self.time_losses.push(of_time.median());
         put_loss(document, attack, "time_loss", &of_time);
         self.switches_us.push(rounds.medians(|seen| seen.switch_us).fair);
-        self.launches_us.push(rounds.medians(|seen| seen.launch_us).fair);
         document.row(json!({
             "attack": attack.name,
             "losses": rounds.loss(Outcome::loss).rounds(),
@@ -131,9 +129,8 @@ impl Summary {
         document.figure("victim_loss_median", median(&self.losses));
         if !self.time_losses.is_empty() {
             document.figure("victim_time_loss_max", most(&self.time_losses));
-            // The simulator's `real_switch` and `real_launch`.
+            // The simulator's `real_switch`.
             document.baseline("switch_us", median(&self.switches_us));
-            document.baseline("launch_us", median(&self.launches_us));
         }
         if let Some(noise) = largest_by_noise(&self.errors) {
             document.control("victim_loss_max_noise", noise);

@@ -28,10 +28,10 @@ use weft_api::files;
 use self::survey::Survey;
 use super::{Failure, Provisioner, VmSpec, VmState, ensure_room, link_local};
 use crate::openstack::neutron::NetworkPort;
-use crate::openstack::nova::{NewServer, Server};
+use crate::openstack::nova::{Flavor, NewServer, Server};
 use crate::openstack::{ApiError, Cloud};
 use crate::random;
-use crate::store::Port;
+use crate::store::{Machine, Port};
 use crate::words::counted;
 
 /// How often Nova is asked what comes of itself.
@@ -49,6 +49,10 @@ const TAG: &str = "weft";
 /// What a server says of itself: its instance, and the seal.
 const INSTANCE: &str = "weft_instance";
 const SEAL: &str = "weft_seal";
+
+/// And the network that was asked for, if one was. Whoever writes another one there chooses among
+/// the ports of its own server.
+const NETWORK: &str = "weft_network";
 
 /// What servers are like.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,11 +214,56 @@ impl OpenStack {
         Ok(first)
     }
 
-    /// The id of the flavor with this name.
-    fn flavor(&self, name: &str) -> Result<String, Failure> {
-        let found = self.cloud.flavors()?.into_iter().find(|flavor| flavor.name == name);
-        let unknown = || Failure::permanent(format!("Nova has no flavor `{name}`"));
-        Ok(found.ok_or_else(unknown)?.id)
+    /// What a VM of a project is made of: what was asked for, if the project may have that, and
+    /// what the settings name otherwise. The control plane may use much that a project may not, so
+    /// it is asked here and not left to what Nova refuses.
+    fn parts(
+        &self,
+        project: &str,
+        machine: &Machine,
+        local: Option<u32>,
+    ) -> Result<Parts, Failure> {
+        let own = &self.settings;
+        let image = match &machine.image {
+            Some(asked) if *asked != own.image => {
+                self.ensure_image(asked, project)?;
+                asked.clone()
+            }
+            _ => own.image.clone(),
+        };
+        let network = match &machine.network {
+            Some(asked) if *asked != own.network => {
+                let lent = self.cloud.lends_network(asked, project);
+                if !lent.map_err(|error| without_role(project, error))? {
+                    let words = format!("Neutron has no network {asked} that {project} may use");
+                    return Err(Failure::permanent(words));
+                }
+                asked.clone()
+            }
+            _ => own.network.clone(),
+        };
+        let asked = machine.flavor.as_ref().filter(|asked| **asked != own.flavor);
+        let name = asked.unwrap_or(&own.flavor);
+        let name = local.map_or_else(|| name.clone(), |cgpus| format!("{name}.cgpu{cgpus}"));
+        let flavor = match asked {
+            Some(_) => flavor_of(&self.cloud.public_flavors()?, &name, " that is public")?,
+            None => flavor_of(&self.cloud.flavors()?, &name, "")?,
+        };
+        Ok(Parts { image, flavor, network })
+    }
+
+    /// Refuses an image that a project may not use, or nobody yet.
+    fn ensure_image(&self, id: &str, project: &str) -> Result<(), Failure> {
+        match self.cloud.image(id)?.filter(|image| image.is_for(project)) {
+            Some(image) if image.status == "active" => Ok(()),
+            Some(image) => {
+                Err(Failure::permanent(format!("the image {id} is {}, not active", image.status)))
+            }
+            None => {
+                let words = format!("Glance has no image {id} that {project} may use");
+                Err(Failure::permanent(words))
+            }
+        }
     }
 
     /// What Nova is to give the VM.
@@ -234,31 +283,48 @@ impl OpenStack {
 
     fn ask_for(&self, vm: &VmSpec) -> Result<(), Failure> {
         let user_data = self.user_data(vm)?;
-        let flavor = match &vm.host {
-            Some(_) => format!("{}.cgpu{}", self.settings.flavor, vm.cgpus),
-            None => self.settings.flavor.clone(),
-        };
+        let local = vm.host.is_some().then_some(vm.cgpus);
+        let Parts { image, flavor, network } = self.parts(&vm.project, &vm.machine, local)?;
         let tags = [TAG.to_owned(), tag(&vm.id)];
         let seal = self.key.seal(&vm.id, &vm.project);
+        let mut metadata = vec![(INSTANCE, vm.id.clone()), (SEAL, seal)];
+        metadata.extend(vm.machine.network.iter().map(|_| (NETWORK, network.clone())));
         let server = NewServer {
             name: &vm.name,
-            image: &self.settings.image,
-            flavor: &self.flavor(&flavor)?,
-            network: &self.settings.network,
+            image: &image,
+            flavor: &flavor,
+            network: &network,
             host: vm.host.as_deref(),
             tags: &tags,
-            metadata: vec![(INSTANCE, vm.id.clone()), (SEAL, seal)],
+            metadata,
             user_data,
         };
         let asked = self.cloud.create_server(&vm.project, &server);
-        if let Err(ApiError::Refused { status: 401, words, .. }) = asked {
-            return Err(Failure::permanent(format!(
-                "the control plane's user has no role in project {}: {words}",
-                vm.project
-            )));
-        }
-        Ok(asked?)
+        asked.map_err(|error| without_role(&vm.project, error))
     }
+}
+
+/// What a server is made of, as Nova wants it: ids.
+struct Parts {
+    image: String,
+    flavor: String,
+    network: String,
+}
+
+/// The id of the flavor with this name, among those of some `kind`.
+fn flavor_of(flavors: &[Flavor], name: &str, kind: &str) -> Result<String, Failure> {
+    let found = flavors.iter().find(|flavor| flavor.name == name);
+    let unknown = || Failure::permanent(format!("Nova has no flavor `{name}`{kind}"));
+    Ok(found.ok_or_else(unknown)?.id.clone())
+}
+
+/// Why a project's token was refused.
+fn without_role(project: &str, error: ApiError) -> Failure {
+    if let ApiError::Refused { status: 401, words, .. } = &error {
+        let words = format!("the control plane's user has no role in project {project}: {words}");
+        return Failure::permanent(words);
+    }
+    error.into()
 }
 
 fn tag(id: &str) -> String {
@@ -299,7 +365,7 @@ impl Provisioner for OpenStack {
         if !self.cloud.has_network(network)? {
             return Err(Failure::permanent(format!("Neutron has no network {network}")));
         }
-        self.flavor(flavor)?;
+        flavor_of(&self.cloud.flavors()?, flavor, "")?;
         let servers = self.inventory()?.len();
         Ok(format!("VMs are OpenStack's, {servers} now, each in its own project"))
     }
@@ -307,6 +373,11 @@ impl Provisioner for OpenStack {
     fn masked(&self, _slot: u32, number: u32) -> Result<String, Failure> {
         ensure_room(number, "a VM")?;
         Ok(link_local(number))
+    }
+
+    fn offers(&self, project: &str, machine: &Machine, local: Option<u32>) -> Result<(), Failure> {
+        // The control plane's own was looked at when it began.
+        if machine.is_default() { Ok(()) } else { self.parts(project, machine, local).map(drop) }
     }
 
     fn fits(&self, vm: &VmSpec) -> Result<(), Failure> {
@@ -327,10 +398,11 @@ impl Provisioner for OpenStack {
     fn port(&self, id: &str) -> Result<Option<(String, Port)>, Failure> {
         let Some(server) = self.awaited_server(id)? else { return Ok(None) };
         let ports = self.ports.of(&server.id, |servers| self.of_servers(servers))?;
+        let network = server.metadata.get(NETWORK).unwrap_or(&self.settings.network);
         let port = ports.unwrap_or_default().into_iter().find(|port| {
             // Anybody may say of a port that it is a server's, and not of one of its project.
             port.tenant_id == server.tenant_id
-                && port.network_id == self.settings.network
+                && port.network_id == *network
                 && port.status == "ACTIVE"
                 && !port.host.is_empty()
         });

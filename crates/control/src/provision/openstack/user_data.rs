@@ -129,6 +129,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::store::Machine;
 
     fn vm(user_data: &str) -> VmSpec {
         VmSpec {
@@ -145,6 +146,7 @@ mod tests {
             gateways: vec![("169.254.77.1:18515".to_owned(), vec!["one".into(), "two".into()])],
             nodes: std::collections::BTreeMap::new(),
             user_data: user_data.to_owned(),
+            machine: Machine::default(),
         }
     }
 

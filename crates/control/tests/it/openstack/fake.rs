@@ -274,15 +274,28 @@ fn answer(inner: &mut Inner, request: &Request, mishap: Option<Mishap>, base: &s
     let (status, body) = if let Some(rest) = path.strip_prefix("/compute/v2.1") {
         compute(inner, request, rest, &project, mishap)
     } else if let Some(rest) = path.strip_prefix("/network/v2.0") {
-        network(inner, request, rest)
+        network(inner, request, rest, &project)
     } else if let Some(rest) = path.strip_prefix("/image/v2/images/") {
-        if rest == "image1" { (200, json!({"id": rest, "status": "active"})) } else { missing() }
+        image(rest)
     } else if let Some(rest) = path.strip_prefix("/placement") {
         placement(inner, request, rest)
     } else {
         missing()
     };
     (status, body, None)
+}
+
+/// By the id: `image2` to `image5` are a project's own, everybody's, another's, and not done.
+fn image(id: &str) -> (u16, Value) {
+    let (visibility, owner, status) = match id {
+        "image1" => ("private", OWN, "active"),
+        "image2" => ("private", TENANT, "active"),
+        "image3" => ("public", OTHER, "active"),
+        "image4" => ("private", OTHER, "active"),
+        "image5" => ("private", TENANT, "queued"),
+        _ => return missing(),
+    };
+    (200, json!({"id": id, "status": status, "visibility": visibility, "owner": owner}))
 }
 
 fn missing() -> (u16, Value) {
@@ -389,12 +402,14 @@ fn compute(
             if inner.servers.len() < before { (204, Value::Null) } else { missing() }
         }
         ("POST", _) => (200, json!({"output": format!("console of {id}")})),
-        ("GET", "/flavors") => (
-            200,
-            json!({"flavors": [
-                {"id": "f1", "name": "m1"}, {"id": "f2", "name": "m1.cgpu2"},
-            ]}),
-        ),
+        ("GET", "/flavors") => {
+            let public = [("f3", "m2"), ("f4", "m2.cgpu2")];
+            let private = [("f1", "m1"), ("f2", "m1.cgpu2"), ("f5", "m3")];
+            let private = if request.query["is_public"] == "true" { &[][..] } else { &private[..] };
+            let shown = |(id, name): &(&str, &str)| json!({"id": id, "name": name});
+            let shown: Vec<Value> = public.iter().chain(private).map(shown).collect();
+            (200, json!({"flavors": shown}))
+        }
         _ => missing(),
     }
 }
@@ -407,20 +422,21 @@ fn add_server(inner: &mut Inner, asked: &Value, project: &str, is_nowhere: bool)
         "id": id, "tenant_id": project, "tags": asked["tags"], "metadata": asked["metadata"],
         "created": format!("2026-01-01T00:00:{:02}Z", number % 60), "status": "ACTIVE",
         "name": asked["name"], "flavorRef": asked["flavorRef"], "host": asked["host"],
-        "user_data": asked["user_data"],
+        "user_data": asked["user_data"], "imageRef": asked["imageRef"],
     });
+    let network = &asked["networks"][0]["uuid"];
     if is_nowhere {
         server["status"] = json!("ERROR");
         server["fault"] = json!({"code": 500, "message": "No valid host was found."});
     } else {
         // Another project says of a port of its own that it is this server's.
         inner.ports.push(json!({
-            "id": format!("fedcba9876543210-{number}"), "network_id": "net1", "status": "ACTIVE",
+            "id": format!("fedcba9876543210-{number}"), "network_id": network, "status": "ACTIVE",
             "mac_address": "fa:16:3e:ff:ff:ff", "fixed_ips": [{"ip_address": "10.0.0.66"}],
             "binding:host_id": "compute1", "device_id": id, "tenant_id": "another",
         }));
         inner.ports.push(json!({
-            "id": format!("0123456789abcdef-{number}"), "network_id": "net1", "status": "ACTIVE",
+            "id": format!("0123456789abcdef-{number}"), "network_id": network, "status": "ACTIVE",
             "mac_address": "fa:16:3e:00:00:01", "fixed_ips": [{"ip_address": "10.0.0.5"}],
             "binding:host_id": "compute1", "device_id": id, "tenant_id": project,
         }));
@@ -428,7 +444,7 @@ fn add_server(inner: &mut Inner, asked: &Value, project: &str, is_nowhere: bool)
     inner.servers.push(server);
 }
 
-fn network(inner: &Inner, request: &Request, path: &str) -> (u16, Value) {
+fn network(inner: &Inner, request: &Request, path: &str, project: &str) -> (u16, Value) {
     match path {
         "/ports" => {
             let servers: Vec<&str> = request.query["device_id"].split(',').collect();
@@ -436,11 +452,18 @@ fn network(inner: &Inner, request: &Request, path: &str) -> (u16, Value) {
             (200, json!({"ports": inner.ports.iter().filter(of).collect::<Vec<_>>()}))
         }
         "/networks" => {
-            let known: Vec<Value> = (request.query["id"] == "net1")
-                .then(|| json!({"id": "net1"}))
-                .into_iter()
-                .collect();
-            (200, json!({"networks": known}))
+            // `net4` is shared with one project, and `net5` with the control plane's own.
+            let id = request.query["id"].as_str();
+            let (owner, is_shared) = match id {
+                "net1" => (OWN, true),
+                "net2" => (TENANT, false),
+                "net3" => (OTHER, false),
+                "net4" => ("another", project == TENANT),
+                "net5" => ("another", project == OWN),
+                _ => return (200, json!({"networks": []})),
+            };
+            let known = json!({"id": id, "tenant_id": owner, "shared": is_shared});
+            (200, json!({"networks": [known]}))
         }
         _ => missing(),
     }

@@ -3,13 +3,14 @@
 mod crash;
 mod fake;
 mod identity;
+mod machines;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use weft_api::v1::{InstanceState, NewInstance};
+use weft_api::v1::{InstanceState, NewInstance, Problem};
 use weft_control::allocate::Allocator;
 use weft_control::crash::Crash;
 use weft_control::engine::Engine;
@@ -18,7 +19,7 @@ use weft_control::openstack::Credentials;
 use weft_control::provision::openstack::{Key, OpenStack, Settings};
 use weft_control::provision::{Failure, Provisioner, VmSpec, VmState};
 use weft_control::service::{Ask, Service};
-use weft_control::store::{InstanceRow, TokenRow};
+use weft_control::store::{InstanceRow, Machine, TokenRow};
 use weft_control::sweep::{self, Swept};
 
 use self::fake::{FakeCloud, Mishap, OTHER, TENANT};
@@ -37,6 +38,7 @@ fn vm(id: &str) -> VmSpec {
         gateways: vec![("169.254.77.1:18515".to_owned(), vec!["grant".to_owned()])],
         nodes: std::collections::BTreeMap::new(),
         user_data: "true".to_owned(),
+        machine: Machine::default(),
     }
 }
 
@@ -282,10 +284,18 @@ impl Plane {
         Self { cloud, inside, engine, service }
     }
 
-    fn begin(&self) -> String {
-        let body = serde_json::to_vec::<NewInstance>(&shared(2, 1024)).unwrap();
+    fn ask(&self, new: &NewInstance) -> Result<(), Problem> {
+        let body = serde_json::to_vec(new).unwrap();
         let ask = Ask { token: Some("ann".into()), body, ..Ask::default() };
-        self.service.call(weft_api::v1::Call::InstanceCreate, &ask).unwrap();
+        self.service.call(weft_api::v1::Call::InstanceCreate, &ask).map(drop)
+    }
+
+    fn begin(&self) -> String {
+        self.begin_with(&shared(2, 1024))
+    }
+
+    fn begin_with(&self, new: &NewInstance) -> String {
+        self.ask(new).unwrap();
         let part = weft_control::store::Part { limit: 1_000, after: None, project: None };
         self.inside.store.instances(&part).unwrap().last().unwrap().1.id.clone()
     }
