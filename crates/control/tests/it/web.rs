@@ -236,7 +236,7 @@ fn browse(browser: &Path, url: &str, flags: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(browser);
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]);
-    command.args(["--disable-background-networking", "--no-first-run", "--window-size=1100,860"]);
+    command.args(["--disable-background-networking", "--no-first-run", "--window-size=1180,1760"]);
     command.arg("--virtual-time-budget=9000");
     command.arg(format!("--user-data-dir={}", folder.path().display()));
     let output = command.args(flags).arg(url).output().unwrap();
@@ -271,11 +271,14 @@ fn a_browser_shows_the_page_and_what_comes_later() {
     let made = Arc::new(Mutex::new(String::new()));
     let shared_id = Arc::clone(&made);
     let client = Client::new(&address.to_string(), &secret).unwrap();
+    let fake = Arc::clone(&cloud.fake);
     let before: Before = Box::new(move |time| {
         // The page has been shown once, and asks again of itself.
         let mut done = later.lock().unwrap();
         if time == 2 && done.is_none() {
             *shared_id.lock().unwrap() = ready(&client, 1, 2048);
+            fake.hang("create", true);
+            client.create_instance(None, &shared(1, 1024)).unwrap();
             *done = Some(());
         }
     });
@@ -285,8 +288,19 @@ fn a_browser_shows_the_page_and_what_comes_later() {
     let later = made.lock().unwrap().clone();
     assert!(!later.is_empty() && dom.contains(&later), "{dom}");
     assert!(dom.contains("physics") && dom.contains("sees all projects"), "{dom}");
+    for (heading, words) in [
+        ("Grants", later.as_str()),
+        ("Queue", "building"),
+        ("Projects", "biology"),
+        ("Usage", "physics"),
+        ("Audit", "InstanceCreate"),
+    ] {
+        let part = section(&dom, heading);
+        assert!(part.contains(words), "{heading} without {words}: {part}");
+    }
     if let Some(path) = screenshot {
         browse(&browser, &url, &[&format!("--screenshot={path}")]);
         assert!(std::fs::metadata(&path).unwrap().len() > 10_000, "{path}");
     }
+    cloud.fake.hang("create", false);
 }
