@@ -101,15 +101,18 @@ impl Cloud {
         self.folder.path().join("state")
     }
 
-    fn token(&self, name: &str) -> PathBuf {
+    pub(crate) fn token(&self, name: &str) -> PathBuf {
         self.folder.path().join(format!("{name}.token"))
     }
 
     /// Starts the control plane (again).
     pub(crate) fn launch(&mut self) {
-        // The test's folder is its user's alone.
-        let mut all = vec!["serve", "--guest-user", "0"];
         let flags = self.flags.clone();
+        let mut all = vec!["serve"];
+        if !flags.iter().any(|flag| flag == "--provisioner") {
+            // The test's folder is its user's alone.
+            all.extend(["--guest-user", "0"]);
+        }
         all.extend(flags.iter().map(String::as_str));
         self.begin(&all);
     }
@@ -246,7 +249,7 @@ impl Cloud {
 }
 
 /// Whether users of VMs can get to what lies there.
-fn is_passable(path: &Path) -> bool {
+pub(crate) fn is_passable(path: &Path) -> bool {
     let mode = |folder: &Path| std::fs::metadata(folder).unwrap().permissions().mode();
     path.ancestors().all(|folder| mode(folder) & 0o001 != 0)
 }

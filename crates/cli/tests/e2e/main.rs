@@ -38,6 +38,7 @@ mod remote;
 mod run;
 mod sessions;
 mod shares;
+mod slurm;
 mod support;
 mod swap;
 mod switching;
