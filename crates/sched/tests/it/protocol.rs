@@ -696,7 +696,7 @@ fn a_pause_while_nobody_waits_loses_nothing() {
         actions.extend(feed(&mut node, now + pause, runnable(A)));
         assert_eq!(actions.contains(&grant(A, 4, 6 * MS)), keeps, "{actions:?}");
         if comes == B {
-            // It pays for the time for which somebody waited, and for a switch if it did not come.
+            // It pays for the time for which somebody waited, and nothing else.
             let cost = if keeps { pause } else { 6 * MS } - 50 * US;
             assert_eq!(node.vgpu(VgpuKey(0)).unwrap().held_ns, 6 * MS + 400 * US + cost);
             let owed = if keeps { 1_594 * MS - 400 * US - cost } else { 0 };
