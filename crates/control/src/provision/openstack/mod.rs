@@ -262,7 +262,8 @@ impl OpenStack {
         }
         let name = local.map_or_else(|| name.clone(), |cgpus| format!("{name}.cgpu{cgpus}"));
         let flavor = flavor_of(&all, &name, "")?;
-        if !machine.is_default() && flavor.disk == Some(0) {
+        let is_asked_for = machine.image.is_some() || machine.flavor.is_some();
+        if is_asked_for && flavor.disk == Some(0) {
             return Err(Failure::permanent(format!("the flavor `{name}` has no disk")));
         }
         Ok(flavor.id.clone())
