@@ -239,8 +239,8 @@ impl Core {
         });
         let vgpu = cx.tables.session(key).vgpu;
         self.meet_anticipation(cx, vgpu);
-        self.recall_pause(cx, vgpu);
         self.check_cap(cx, vgpu);
+        self.recall_pause(cx, vgpu);
         self.grant_if_shared(cx, key);
     }
 

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use rustix::thread::CpuSet;
 use serde::Deserialize;
+use serde_json::Value;
 use weft_node::admin::{Stats, VgpuReport};
 
 use self::attacks::{ATTACKS, Attack, HONEST, NOBODY_FIRST, StandIn};
@@ -133,10 +134,12 @@ fn launch_us(context: &Context) -> Result<f64> {
     command.args(HONEST).arg(LAUNCHES_S.to_string()).args(["--steps", "1"]);
     let lines = host.start(VICTIM, 1, command)?.finish()?;
     let last = lines.into_iter().last().context("the program printed nothing")?;
+    // What it is charged is of all its launches, and its stamps are of those within its time.
+    let launches = last.get("launches").and_then(Value::as_u64).unwrap_or_default().max(1) as f64;
     let seen: Victim = serde_json::from_value(last)?;
     let stats = host.daemon()?.sockets().connect()?.stats()?;
     let used_ns: u64 = stats.vgpus.iter().map(|vgpu| vgpu.used_ns).sum();
-    Ok((used_ns as f64 / 1e3 - seen.device_seconds * 1e6) / seen.completed.max(1) as f64)
+    Ok(used_ns as f64 / 1e3 / launches - seen.device_seconds * 1e6 / seen.completed.max(1) as f64)
 }
 
 /// The vGPU that is robbed.

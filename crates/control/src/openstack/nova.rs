@@ -82,6 +82,9 @@ pub struct Flavor {
     pub id: String,
     /// Its name.
     pub name: String,
+    /// Its disk, in GiB: none is as large as the image's.
+    #[serde(default)]
+    pub disk: Option<u64>,
 }
 
 impl Cloud {
@@ -183,7 +186,7 @@ impl Cloud {
     /// # Errors
     /// Nova's.
     pub fn flavors(&self) -> Result<Vec<Flavor>, ApiError> {
-        let Flavors { flavors } = self.get(Service::Compute, "/flavors?is_public=None")?;
+        let Flavors { flavors } = self.get(Service::Compute, "/flavors/detail?is_public=None")?;
         Ok(flavors)
     }
 
@@ -192,7 +195,7 @@ impl Cloud {
     /// # Errors
     /// Nova's.
     pub fn public_flavors(&self) -> Result<Vec<Flavor>, ApiError> {
-        let Flavors { flavors } = self.get(Service::Compute, "/flavors?is_public=true")?;
+        let Flavors { flavors } = self.get(Service::Compute, "/flavors/detail?is_public=true")?;
         Ok(flavors)
     }
 }

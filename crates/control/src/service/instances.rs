@@ -113,8 +113,6 @@ impl Service {
             }
         }
         self.ensure_led()?;
-        let local = (spec.locality == Locality::Local).then_some(spec.cgpus);
-        self.world().provisioner.offers(&project, &spec.machine, local).map_err(not_offered)?;
         self.world().provisioner.fits(&execute::outline(&spec)).map_err(|failure| {
             Problem::new(Kind::Invalid, failure.words)
                 .hint("shorten the script, or have it fetch what it runs; or ask for fewer cGPUs")
@@ -137,7 +135,8 @@ impl Service {
         };
         let wanted: Vec<Reservation> = names.iter().map(reservation).collect::<Result<_, _>>()?;
         let quota = self.check_quota(&project, &spec, names.len() as u64);
-        match quota.and_then(|()| self.world().allocator.reserve_all(&wanted)) {
+        let offered = quota.and_then(|()| self.ensure_offered(actor, &project, &spec));
+        match offered.and_then(|()| self.world().allocator.reserve_all(&wanted)) {
             Ok(rows) => {
                 rows.iter().for_each(|row| self.engine.kick(&row.id));
                 Ok(rows.into_iter().map(|row| shown(actor, row)).collect())
@@ -162,6 +161,21 @@ impl Service {
             self.seen(actor, &Ask { target: instance.clone(), ..Ask::default() })
         };
         instances.iter().map(now).collect()
+    }
+
+    /// Asks the cloud, if something of its is named, whether the project may have it. What a cloud
+    /// that fails says is not the tenant's to see.
+    fn ensure_offered(&self, actor: &Actor, project: &str, spec: &Spec) -> Result<(), Problem> {
+        let local = (spec.locality == Locality::Local).then_some(spec.cgpus);
+        let offered = self.world().provisioner.offers(project, &spec.machine, local);
+        offered.map_err(|failure| {
+            if failure.is_permanent {
+                return Problem::new(Kind::Invalid, failure.words)
+                    .hint("leave it out for the control plane's own, or ask the cloud for others");
+            }
+            let what = "the cloud does not say now whether the project may have that";
+            Problem::new(Kind::Busy, hidden(actor, "", what, failure))
+        })
     }
 
     /// Before anything is decided: the store checks again when it reserves.
@@ -356,15 +370,6 @@ fn machine(asked: &NewInstance) -> Result<Machine, Problem> {
     }
     let (image, flavor, network) = (image.clone(), flavor.clone(), network.clone());
     Ok(Machine { image, flavor, network })
-}
-
-/// What a project may not have is no mistake of the cloud's, which may not answer, too.
-fn not_offered(failure: Failure) -> Problem {
-    if failure.is_permanent {
-        return Problem::new(Kind::Invalid, failure.words)
-            .hint("leave it out for the control plane's own, or ask the cloud what there is");
-    }
-    Problem::new(Kind::Busy, failure.words).hint("ask again")
 }
 
 fn key(actor: &Actor, key: &str, ask: &Ask) -> Result<Key, Problem> {

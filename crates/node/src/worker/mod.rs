@@ -250,11 +250,11 @@ fn limits(start: &Start, capabilities: Capabilities) -> Limits {
     Limits { kernel_ns, long_release_bytes, ..Limits::default() }
 }
 
-/// Somebody has written on the shared device page what no honest worker does. It has left no name
+/// What stands on the shared device page cannot be waited for. Whoever wrote it has left no name
 /// there.
 fn doubt_page() {
     tracing::warn!(
         "the page of the device is not believed any longer, and this worker goes on without it: \
-         somebody may have taken over a worker of this device"
+         what was predicted of others' kernels is far off, or somebody has taken over a worker"
     );
 }

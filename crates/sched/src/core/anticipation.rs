@@ -82,9 +82,13 @@ impl Core {
     /// paused would be next were it awake, the device waits for it as if both had been there at its
     /// turn's end. Otherwise two programs that wait for each result would race for the device at
     /// each end of a long command, and who lost such a race once would lose all that it is owed.
+    ///
+    /// Who is held back by a cap waits for nobody, and who is user-facing goes before others.
     pub(super) fn recall_pause(&mut self, cx: &mut Context<'_>, vgpu: VgpuKey) {
-        let Some(pause) = self.pause.take() else { return };
-        if cx.tables.session(pause.session).vgpu != vgpu {
+        let Some(pause) = self.pause.filter(|_| !cx.tables.vgpu(vgpu).throttled) else { return };
+        self.pause = None;
+        let is_urgent = cx.tables.vgpu(vgpu).rest.class.is_user_facing();
+        if cx.tables.session(pause.session).vgpu != vgpu && !is_urgent {
             self.begins_anticipation(cx, pause, 0);
         }
     }

@@ -12,6 +12,7 @@ mod fairness;
 mod journal;
 #[path = "../model/mod.rs"]
 mod model;
+mod moments;
 mod moves;
 mod pausers;
 mod placement;

@@ -28,6 +28,7 @@ use weft_api::files;
 use self::survey::Survey;
 use super::{Failure, Provisioner, VmSpec, VmState, ensure_room, link_local};
 use crate::openstack::neutron::NetworkPort;
+use crate::openstack::glance::Image;
 use crate::openstack::nova::{Flavor, NewServer, Server};
 use crate::openstack::{ApiError, Cloud};
 use crate::random;
@@ -242,20 +243,51 @@ impl OpenStack {
             }
             _ => own.network.clone(),
         };
-        let asked = machine.flavor.as_ref().filter(|asked| **asked != own.flavor);
-        let name = asked.unwrap_or(&own.flavor);
-        let name = local.map_or_else(|| name.clone(), |cgpus| format!("{name}.cgpu{cgpus}"));
-        let flavor = match asked {
-            Some(_) => flavor_of(&self.cloud.public_flavors()?, &name, " that is public")?,
-            None => flavor_of(&self.cloud.flavors()?, &name, "")?,
-        };
+        let flavor = self.flavor(machine, local)?;
         Ok(Parts { image, flavor, network })
     }
 
-    /// Refuses an image that a project may not use, or nobody yet.
+    /// The id of the flavor. One that was asked for is public, and has a disk: without one Nova lets
+    /// administrators alone boot an image, whose size nothing bounds. Those with cGPUs are chosen by
+    /// the number of local ones and by nothing else, or Placement would count what nobody reserved.
+    fn flavor(&self, machine: &Machine, local: Option<u32>) -> Result<String, Failure> {
+        let all = self.cloud.flavors()?;
+        let name = machine.flavor.as_ref().unwrap_or(&self.settings.flavor);
+        if *name != self.settings.flavor {
+            if has_cgpus(name) {
+                let words = format!("the flavor `{name}` is of local cGPUs: ask for those");
+                return Err(Failure::permanent(words));
+            }
+            flavor_of(&self.cloud.public_flavors()?, name, " that is public")?;
+        }
+        let name = local.map_or_else(|| name.clone(), |cgpus| format!("{name}.cgpu{cgpus}"));
+        let flavor = flavor_of(&all, &name, "")?;
+        let is_asked_for = machine.image.is_some() || machine.flavor.is_some();
+        if is_asked_for && flavor.disk == Some(0) {
+            return Err(Failure::permanent(format!("the flavor `{name}` has no disk")));
+        }
+        Ok(flavor.id.clone())
+    }
+
+    /// Refuses an image that a project may not use, or nobody yet. What it is booted with is fetched
+    /// in the control plane's name, and must be the project's to use, too.
     fn ensure_image(&self, id: &str, project: &str) -> Result<(), Failure> {
-        match self.cloud.image(id)?.filter(|image| image.is_for(project)) {
-            Some(image) if image.status == "active" => Ok(()),
+        let image = self.image_for(id, project)?;
+        if image.has_volumes() {
+            let words = format!("the image {id} names volumes or snapshots to be booted with");
+            return Err(Failure::permanent(words));
+        }
+        image.parts().try_for_each(|part| self.image_for(part, project).map(drop))
+    }
+
+    fn image_for(&self, id: &str, project: &str) -> Result<Image, Failure> {
+        // What stands in an image may be no id at all.
+        let found = self.cloud.image(id).or_else(|error| match error {
+            ApiError::Strange(_) => Ok(None),
+            ApiError::Unreachable { .. } | ApiError::Refused { .. } => Err(error),
+        });
+        match found?.filter(|image| image.is_for(project)) {
+            Some(image) if image.status == "active" => Ok(image),
             Some(image) => {
                 Err(Failure::permanent(format!("the image {id} is {}, not active", image.status)))
             }
@@ -311,11 +343,16 @@ struct Parts {
     network: String,
 }
 
-/// The id of the flavor with this name, among those of some `kind`.
-fn flavor_of(flavors: &[Flavor], name: &str, kind: &str) -> Result<String, Failure> {
-    let found = flavors.iter().find(|flavor| flavor.name == name);
+/// Whether a flavor is one of those by which Nova counts local cGPUs.
+fn has_cgpus(name: &str) -> bool {
+    let number = name.rsplit_once(".cgpu").map(|(_, number)| number);
+    number.is_some_and(|number| number.chars().all(|c| c.is_ascii_digit()))
+}
+
+/// The flavor with this name, among those of some `kind`.
+fn flavor_of<'a>(flavors: &'a [Flavor], name: &str, kind: &str) -> Result<&'a Flavor, Failure> {
     let unknown = || Failure::permanent(format!("Nova has no flavor `{name}`{kind}"));
-    Ok(found.ok_or_else(unknown)?.id.clone())
+    flavors.iter().find(|flavor| flavor.name == name).ok_or_else(unknown)
 }
 
 /// Why a project's token was refused.

@@ -286,16 +286,31 @@ fn answer(inner: &mut Inner, request: &Request, mishap: Option<Mishap>, base: &s
 }
 
 /// By the id: `image2` to `image5` are a project's own, everybody's, another's, and not done.
+/// `image6` is everybody's in another way, and `image7` is shared with whom its owner likes. What
+/// follows names others: a kernel that anybody may use, another's, no image, and a volume.
 fn image(id: &str) -> (u16, Value) {
+    let booted_with = match id {
+        "image8" => json!({"kernel_id": "image3", "ramdisk_id": "image2"}),
+        "image9" => json!({"kernel_id": "image3", "ramdisk_id": "image4"}),
+        "image10" => json!({"kernel_id": "../image3"}),
+        "image11" => json!({"block_device_mapping": "[{\"volume_id\": \"anybody's\"}]"}),
+        _ => json!({}),
+    };
     let (visibility, owner, status) = match id {
         "image1" => ("private", OWN, "active"),
         "image2" => ("private", TENANT, "active"),
         "image3" => ("public", OTHER, "active"),
         "image4" => ("private", OTHER, "active"),
         "image5" => ("private", TENANT, "queued"),
+        "image6" => ("community", OTHER, "active"),
+        "image7" => ("shared", OTHER, "active"),
+        "image8" | "image9" | "image10" | "image11" => ("private", TENANT, "active"),
         _ => return missing(),
     };
-    (200, json!({"id": id, "status": status, "visibility": visibility, "owner": owner}))
+    let mut image = json!({"id": id, "status": status, "visibility": visibility, "owner": owner});
+    let more = booted_with.as_object().unwrap().clone();
+    image.as_object_mut().unwrap().extend(more);
+    (200, image)
 }
 
 fn missing() -> (u16, Value) {
@@ -402,11 +417,13 @@ fn compute(
             if inner.servers.len() < before { (204, Value::Null) } else { missing() }
         }
         ("POST", _) => (200, json!({"output": format!("console of {id}")})),
-        ("GET", "/flavors") => {
-            let public = [("f3", "m2"), ("f4", "m2.cgpu2")];
-            let private = [("f1", "m1"), ("f2", "m1.cgpu2"), ("f5", "m3")];
+        ("GET", "/flavors/detail") => {
+            let public = [("f3", "m2"), ("f6", "m2.cgpu4"), ("f7", "no-disk")];
+            let private = [("f1", "m1"), ("f2", "m1.cgpu2"), ("f5", "m3"), ("f4", "m2.cgpu2")];
             let private = if request.query["is_public"] == "true" { &[][..] } else { &private[..] };
-            let shown = |(id, name): &(&str, &str)| json!({"id": id, "name": name});
+            let shown = |(id, name): &(&str, &str)| {
+                json!({"id": id, "name": name, "disk": u8::from(*name != "no-disk")})
+            };
             let shown: Vec<Value> = public.iter().chain(private).map(shown).collect();
             (200, json!({"flavors": shown}))
         }

@@ -42,6 +42,8 @@ fn a_project_may_have_its_own_and_what_is_everybodys() {
         machine("image1", "m1", "net1"),
         machine("image2", "", ""),
         machine("image3", "", ""),
+        machine("image6", "", ""),
+        machine("image8", "", ""),
         machine("", "m2", ""),
         machine("", "", "net2"),
         machine("", "", "net4"),
@@ -52,7 +54,13 @@ fn a_project_may_have_its_own_and_what_is_everybodys() {
         (TENANT, machine("image4", "", ""), "no image image4 that"),
         (OTHER, machine("image2", "", ""), "no image image2 that"),
         (TENANT, machine("image5", "", ""), "is queued, not active"),
-        (TENANT, machine("image9", "", ""), "no image image9 that"),
+        (TENANT, machine("image7", "", ""), "no image image7 that"),
+        (TENANT, machine("image9", "", ""), "no image image4 that"),
+        (TENANT, machine("image10", "", ""), "no image ../image3 that"),
+        (TENANT, machine("image11", "", ""), "volumes or snapshots"),
+        (TENANT, machine("image12", "", ""), "no image image12 that"),
+        (TENANT, machine("", "m2.cgpu4", ""), "`m2.cgpu4` is of local cGPUs"),
+        (TENANT, machine("", "no-disk", ""), "`no-disk` has no disk"),
         (TENANT, machine("", "m3", ""), "no flavor `m3` that is public"),
         (TENANT, machine("", "", "net3"), "no network net3 that"),
         (TENANT, machine("", "", "net5"), "no network net5 that"),
@@ -87,6 +95,12 @@ fn what_cannot_be_had_takes_nothing() {
     plane.cloud.fail("GET /networks", Mishap::Down, 6);
     let away = plane.ask(&asked("", "net2")).unwrap_err();
     assert_eq!(away.kind, Kind::Busy, "{away}");
+    assert!(!away.detail.contains("http"), "where the cloud's services are: {away}");
+    // Nobody is asked for a project that has no quota for it.
+    let before = plane.cloud.asked("GET /networks");
+    let much = NewInstance { cgpus: 4_000, ..asked("", "net2") };
+    assert_eq!(plane.ask(&much).unwrap_err().kind, Kind::Quota);
+    assert_eq!(plane.cloud.asked("GET /networks"), before);
     plane.assert_empty();
     plane.cloud.fail("GET /networks", Mishap::Down, 0);
     let id = plane.begin_with(&asked("image2", "net2"));
