@@ -1,6 +1,8 @@
 //! Moments of idleness while nobody waits.
 
-use weft_sched::{Action, Cap, Class, Event, Node, SessionKey, TenantKey, UNLIMITED, VgpuKey, Weight};
+use weft_sched::{
+    Action, Cap, Class, Event, Node, SessionKey, TenantKey, UNLIMITED, VgpuKey, Weight,
+};
 
 use crate::protocol::{A, B, D, MS, US, feed, grant, node, released, runnable};
 

@@ -27,8 +27,8 @@ use weft_api::files;
 
 use self::survey::Survey;
 use super::{Failure, Provisioner, VmSpec, VmState, ensure_room, link_local};
-use crate::openstack::neutron::NetworkPort;
 use crate::openstack::glance::Image;
+use crate::openstack::neutron::NetworkPort;
 use crate::openstack::nova::{Flavor, NewServer, Server};
 use crate::openstack::{ApiError, Cloud};
 use crate::random;
@@ -247,9 +247,10 @@ impl OpenStack {
         Ok(Parts { image, flavor, network })
     }
 
-    /// The id of the flavor. One that was asked for is public, and has a disk: without one Nova lets
-    /// administrators alone boot an image, whose size nothing bounds. Those with cGPUs are chosen by
-    /// the number of local ones and by nothing else, or Placement would count what nobody reserved.
+    /// The id of the flavor. One that was asked for is public, and has a disk: without one Nova
+    /// lets administrators alone boot an image, whose size nothing bounds. Those with cGPUs are
+    /// chosen by the number of local ones and by nothing else, or Placement would count what nobody
+    /// reserved.
     fn flavor(&self, machine: &Machine, local: Option<u32>) -> Result<String, Failure> {
         let all = self.cloud.flavors()?;
         let name = machine.flavor.as_ref().unwrap_or(&self.settings.flavor);
@@ -269,8 +270,8 @@ impl OpenStack {
         Ok(flavor.id.clone())
     }
 
-    /// Refuses an image that a project may not use, or nobody yet. What it is booted with is fetched
-    /// in the control plane's name, and must be the project's to use, too.
+    /// Refuses an image that a project may not use, or nobody yet. What it is booted with is
+    /// fetched in the control plane's name, and must be the project's to use, too.
     fn ensure_image(&self, id: &str, project: &str) -> Result<(), Failure> {
         let image = self.image_for(id, project)?;
         if image.has_volumes() {

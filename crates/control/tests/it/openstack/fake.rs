@@ -421,9 +421,7 @@ fn compute(
             let public = [("f3", "m2"), ("f6", "m2.cgpu4"), ("f7", "no-disk")];
             let private = [("f1", "m1"), ("f2", "m1.cgpu2"), ("f5", "m3"), ("f4", "m2.cgpu2")];
             let private = if request.query["is_public"] == "true" { &[][..] } else { &private[..] };
-            let shown = |(id, name): &(&str, &str)| {
-                json!({"id": id, "name": name, "disk": u8::from(*name != "no-disk")})
-            };
+            let shown = |(id, name): &(&str, &str)| json!({"id": id, "name": name, "disk": u8::from(*name != "no-disk")});
             let shown: Vec<Value> = public.iter().chain(private).map(shown).collect();
             (200, json!({"flavors": shown}))
         }

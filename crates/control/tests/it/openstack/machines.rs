@@ -7,7 +7,7 @@ use weft_control::store::Machine;
 
 use super::fake::{FakeCloud, Mishap, OTHER, TENANT};
 use super::{Plane, vm, vms};
-use crate::support::shared;
+use crate::support::{quota, shared};
 
 /// Nothing for what is not said.
 fn machine(image: &str, flavor: &str, network: &str) -> Machine {
@@ -98,9 +98,11 @@ fn what_cannot_be_had_takes_nothing() {
     assert!(!away.detail.contains("http"), "where the cloud's services are: {away}");
     // Nobody is asked for a project that has no quota for it.
     let before = plane.cloud.asked("GET /networks");
-    let much = NewInstance { cgpus: 4_000, ..asked("", "net2") };
-    assert_eq!(plane.ask(&much).unwrap_err().kind, Kind::Quota);
+    let most = |memory_mib| quota(1 << 40, memory_mib, 1 << 40).into();
+    plane.inside.store.put_project(TENANT, most(1), None).unwrap();
+    assert_eq!(plane.ask(&asked("", "net2")).unwrap_err().kind, Kind::Quota);
     assert_eq!(plane.cloud.asked("GET /networks"), before);
+    plane.inside.store.put_project(TENANT, most(1 << 40), None).unwrap();
     plane.assert_empty();
     plane.cloud.fail("GET /networks", Mishap::Down, 0);
     let id = plane.begin_with(&asked("image2", "net2"));
