@@ -66,6 +66,9 @@ impl Network {
 
     fn put_back(&self) {
         ip(&["-n", &self.node, "link", "set", "cable", "up"]);
+        // That nobody answered on the cable before is forgotten: who connects in the same moment as
+        // an old question fails would be told of no route.
+        ip(&["-n", &self.programs, "neigh", "flush", "dev", "cable"]);
     }
 
     /// Connections over the cable that the programs' end takes for good.
