@@ -15,6 +15,9 @@ use super::time;
 /// A token is renewed so long before it ends.
 const RENEW_BEFORE: Duration = Duration::from_secs(60);
 
+/// The role that the services take for an administrator's unless they are told otherwise.
+const ADMIN: &str = "admin";
+
 /// How long a token lasts whose times are not understood.
 const LIFE_UNKNOWN: Duration = Duration::from_secs(300);
 
@@ -32,6 +35,8 @@ pub enum Scope {
 pub(super) struct Authorization {
     pub(super) token: String,
     pub(super) project: String,
+    /// Whether the services take its bearer for an administrator.
+    pub(super) administrates: bool,
     endpoints: BTreeMap<String, String>,
     until: Instant,
 }
@@ -170,6 +175,7 @@ impl Keystone {
         let secret = said.subject.clone();
         Ok(Authorization {
             project,
+            administrates: token.roles.iter().any(|role| role.name == ADMIN),
             endpoints: endpoints(&token.catalog, &self.settings),
             until: Instant::now() + lasts(&token).saturating_sub(RENEW_BEFORE),
             token: secret.ok_or_else(|| ApiError::Strange("Keystone sent no token".to_owned()))?,

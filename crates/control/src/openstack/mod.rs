@@ -101,6 +101,14 @@ impl Cloud {
         Ok(self.keystone.authorization(&Scope::Own)?.project.clone())
     }
 
+    /// Whether the control plane's user is an administrator in a project.
+    ///
+    /// # Errors
+    /// Keystone's, also if it has no role there.
+    pub fn administrates(&self, project: &str) -> Result<bool, ApiError> {
+        Ok(self.keystone.authorization(&Scope::Project(project.to_owned()))?.administrates)
+    }
+
     fn get<T: DeserializeOwned>(&self, service: Service, path: &str) -> Result<T, ApiError> {
         self.call(&Scope::Own, Call { method: "GET", service, path }, None)?.json()
     }

@@ -87,9 +87,7 @@ impl Cloud {
     /// # Errors
     /// Neutron's.
     pub fn has_network(&self, id: &str) -> Result<bool, ApiError> {
-        let id = plain(id)?;
-        let Networks { networks } = self.get(Service::Network, &format!("/networks?id={id}"))?;
-        Ok(networks.iter().any(|network| network.id == id))
+        Ok(self.network(id, &Scope::Own)?.is_some())
     }
 
     /// Whether there is a network with this id that a project may use: its own, or one that is
@@ -99,11 +97,15 @@ impl Cloud {
     /// # Errors
     /// Neutron's, and Keystone's if the control plane has no role in the project.
     pub fn lends_network(&self, id: &str, project: &str) -> Result<bool, ApiError> {
+        let found = self.network(id, &Scope::Project(project.to_owned()))?;
+        Ok(found.is_some_and(|network| network.shared || network.tenant_id == project))
+    }
+
+    /// The network with this id, as it is shown in that scope.
+    fn network(&self, id: &str, scope: &Scope) -> Result<Option<Network>, ApiError> {
         let path = format!("/networks?id={}", plain(id)?);
         let call = Call { method: "GET", service: Service::Network, path: &path };
-        let Networks { networks } =
-            self.call(&Scope::Project(project.to_owned()), call, None)?.json()?;
-        let is_lent = |network: &Network| network.shared || network.tenant_id == project;
-        Ok(networks.iter().any(|network| network.id == id && is_lent(network)))
+        let Networks { networks } = self.call(scope, call, None)?.json()?;
+        Ok(networks.into_iter().find(|network| network.id == id))
     }
 }

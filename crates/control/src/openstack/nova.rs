@@ -82,9 +82,9 @@ pub struct Flavor {
     pub id: String,
     /// Its name.
     pub name: String,
-    /// Its disk, in GiB: none is as large as the image's.
-    #[serde(default)]
-    pub disk: Option<u64>,
+    /// Whether it is for everybody.
+    #[serde(default, rename = "os-flavor-access:is_public")]
+    pub is_public: bool,
 }
 
 impl Cloud {
@@ -181,21 +181,12 @@ impl Cloud {
         }
     }
 
-    /// Flavors by name and id, also those that are not for everybody.
+    /// Flavors, also those that are not for everybody.
     ///
     /// # Errors
     /// Nova's.
     pub fn flavors(&self) -> Result<Vec<Flavor>, ApiError> {
         let Flavors { flavors } = self.get(Service::Compute, "/flavors/detail?is_public=None")?;
-        Ok(flavors)
-    }
-
-    /// Those that are for everybody.
-    ///
-    /// # Errors
-    /// Nova's.
-    pub fn public_flavors(&self) -> Result<Vec<Flavor>, ApiError> {
-        let Flavors { flavors } = self.get(Service::Compute, "/flavors/detail?is_public=true")?;
         Ok(flavors)
     }
 }

@@ -27,7 +27,6 @@ use weft_api::files;
 
 use self::survey::Survey;
 use super::{Failure, Provisioner, VmSpec, VmState, ensure_room, link_local};
-use crate::openstack::glance::Image;
 use crate::openstack::neutron::NetworkPort;
 use crate::openstack::nova::{Flavor, NewServer, Server};
 use crate::openstack::{ApiError, Cloud};
@@ -247,56 +246,47 @@ impl OpenStack {
         Ok(Parts { image, flavor, network })
     }
 
-    /// The id of the flavor. One that was asked for is public, and has a disk: without one Nova
-    /// lets administrators alone boot an image, whose size nothing bounds. Those with cGPUs are
-    /// chosen by the number of local ones and by nothing else, or Placement would count what nobody
-    /// reserved.
+    /// The id of the flavor. One that was asked for is public. Those with cGPUs are chosen by the
+    /// number of local ones and by nothing else, or Placement would count what nobody reserved.
     fn flavor(&self, machine: &Machine, local: Option<u32>) -> Result<String, Failure> {
         let all = self.cloud.flavors()?;
         let name = machine.flavor.as_ref().unwrap_or(&self.settings.flavor);
-        if *name != self.settings.flavor {
-            if has_cgpus(name) {
-                let words = format!("the flavor `{name}` is of local cGPUs: ask for those");
-                return Err(Failure::permanent(words));
-            }
-            flavor_of(&self.cloud.public_flavors()?, name, " that is public")?;
-        }
-        let name = local.map_or_else(|| name.clone(), |cgpus| format!("{name}.cgpu{cgpus}"));
-        let flavor = flavor_of(&all, &name, "")?;
-        let is_asked_for = machine.image.is_some() || machine.flavor.is_some();
-        if is_asked_for && flavor.disk == Some(0) {
-            return Err(Failure::permanent(format!("the flavor `{name}` has no disk")));
-        }
-        Ok(flavor.id.clone())
-    }
-
-    /// Refuses an image that a project may not use, or nobody yet. What it is booted with is
-    /// fetched in the control plane's name, and must be the project's to use, too.
-    fn ensure_image(&self, id: &str, project: &str) -> Result<(), Failure> {
-        let image = self.image_for(id, project)?;
-        if image.has_volumes() {
-            let words = format!("the image {id} names volumes or snapshots to be booted with");
+        let is_own = *name == self.settings.flavor;
+        if !is_own && has_cgpus(name) {
+            let words = format!("the flavor `{name}` is of local cGPUs: ask for those");
             return Err(Failure::permanent(words));
         }
-        image.parts().try_for_each(|part| self.image_for(part, project).map(drop))
+        if !is_own && !flavor_of(&all, name)?.is_public {
+            return Err(no_flavor(name));
+        }
+        let name = local.map_or_else(|| name.clone(), |cgpus| format!("{name}.cgpu{cgpus}"));
+        Ok(flavor_of(&all, &name)?.id.clone())
     }
 
-    fn image_for(&self, id: &str, project: &str) -> Result<Image, Failure> {
-        // What stands in an image may be no id at all.
-        let found = self.cloud.image(id).or_else(|error| match error {
-            ApiError::Strange(_) => Ok(None),
-            ApiError::Unreachable { .. } | ApiError::Refused { .. } => Err(error),
-        });
-        match found?.filter(|image| image.is_for(project)) {
-            Some(image) if image.status == "active" => Ok(image),
+    /// Refuses an image that a project may not use, or nobody yet; and any where this control plane
+    /// administrates. Nova fetches the volumes, snapshots and other images that an image names, in
+    /// the name of who asks for the server, and who has an image may have it name others' at any
+    /// moment: only without an administrator's rights are those refused.
+    fn ensure_image(&self, id: &str, project: &str) -> Result<(), Failure> {
+        match self.cloud.image(id)?.filter(|image| image.is_for(project)) {
+            Some(image) if image.status == "active" => {}
             Some(image) => {
-                Err(Failure::permanent(format!("the image {id} is {}, not active", image.status)))
+                let words = format!("the image {id} is {}, not active", image.status);
+                return Err(Failure::permanent(words));
             }
             None => {
                 let words = format!("Glance has no image {id} that {project} may use");
-                Err(Failure::permanent(words))
+                return Err(Failure::permanent(words));
             }
         }
+        let administrates = self.cloud.administrates(project);
+        if administrates.map_err(|error| without_role(project, error))? {
+            return Err(Failure::permanent(format!(
+                "images may be chosen where the control plane's user has the role member, and in \
+                 project {project} it is an administrator"
+            )));
+        }
+        Ok(())
     }
 
     /// What Nova is to give the VM.
@@ -350,10 +340,13 @@ fn has_cgpus(name: &str) -> bool {
     number.is_some_and(|number| number.chars().all(|c| c.is_ascii_digit()))
 }
 
-/// The flavor with this name, among those of some `kind`.
-fn flavor_of<'a>(flavors: &'a [Flavor], name: &str, kind: &str) -> Result<&'a Flavor, Failure> {
-    let unknown = || Failure::permanent(format!("Nova has no flavor `{name}`{kind}"));
-    flavors.iter().find(|flavor| flavor.name == name).ok_or_else(unknown)
+fn flavor_of<'a>(flavors: &'a [Flavor], name: &str) -> Result<&'a Flavor, Failure> {
+    flavors.iter().find(|flavor| flavor.name == name).ok_or_else(|| no_flavor(name))
+}
+
+/// Nor is one that a project may not choose told from one that is not there.
+fn no_flavor(name: &str) -> Failure {
+    Failure::permanent(format!("Nova has no flavor `{name}`"))
 }
 
 /// Why a project's token was refused.
@@ -403,7 +396,7 @@ impl Provisioner for OpenStack {
         if !self.cloud.has_network(network)? {
             return Err(Failure::permanent(format!("Neutron has no network {network}")));
         }
-        flavor_of(&self.cloud.flavors()?, flavor, "")?;
+        flavor_of(&self.cloud.flavors()?, flavor)?;
         let servers = self.inventory()?.len();
         Ok(format!("VMs are OpenStack's, {servers} now, each in its own project"))
     }

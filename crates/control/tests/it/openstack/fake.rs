@@ -286,16 +286,8 @@ fn answer(inner: &mut Inner, request: &Request, mishap: Option<Mishap>, base: &s
 }
 
 /// By the id: `image2` to `image5` are a project's own, everybody's, another's, and not done.
-/// `image6` is everybody's in another way, and `image7` is shared with whom its owner likes. What
-/// follows names others: a kernel that anybody may use, another's, no image, and a volume.
+/// `image6` is everybody's in another way, and `image7` is shared with whom its owner likes.
 fn image(id: &str) -> (u16, Value) {
-    let booted_with = match id {
-        "image8" => json!({"kernel_id": "image3", "ramdisk_id": "image2"}),
-        "image9" => json!({"kernel_id": "image3", "ramdisk_id": "image4"}),
-        "image10" => json!({"kernel_id": "../image3"}),
-        "image11" => json!({"block_device_mapping": "[{\"volume_id\": \"anybody's\"}]"}),
-        _ => json!({}),
-    };
     let (visibility, owner, status) = match id {
         "image1" => ("private", OWN, "active"),
         "image2" => ("private", TENANT, "active"),
@@ -304,13 +296,9 @@ fn image(id: &str) -> (u16, Value) {
         "image5" => ("private", TENANT, "queued"),
         "image6" => ("community", OTHER, "active"),
         "image7" => ("shared", OTHER, "active"),
-        "image8" | "image9" | "image10" | "image11" => ("private", TENANT, "active"),
         _ => return missing(),
     };
-    let mut image = json!({"id": id, "status": status, "visibility": visibility, "owner": owner});
-    let more = booted_with.as_object().unwrap().clone();
-    image.as_object_mut().unwrap().extend(more);
-    (200, image)
+    (200, json!({"id": id, "status": status, "visibility": visibility, "owner": owner}))
 }
 
 fn missing() -> (u16, Value) {
@@ -358,8 +346,9 @@ fn identity(inner: &mut Inner, request: &Request, path: &str, base: &str) -> Rep
             {"interface": "public", "region_id": "r", "url": format!("{base}{path}")},
         ]})
     };
+    let role = if project == TENANT { "member" } else { "admin" };
     let said = json!({"token": {
-        "project": {"id": project}, "user": {"id": "weft-user"}, "roles": [{"name": "admin"}],
+        "project": {"id": project}, "user": {"id": "weft-user"}, "roles": [{"name": role}],
         "issued_at": "2026-01-01T00:00:00.000000Z", "expires_at": "2026-01-01T01:00:00.000000Z",
         "catalog": services.map(entry),
     }});
@@ -418,11 +407,15 @@ fn compute(
         }
         ("POST", _) => (200, json!({"output": format!("console of {id}")})),
         ("GET", "/flavors/detail") => {
-            let public = [("f3", "m2"), ("f6", "m2.cgpu4"), ("f7", "no-disk")];
-            let private = [("f1", "m1"), ("f2", "m1.cgpu2"), ("f5", "m3"), ("f4", "m2.cgpu2")];
-            let private = if request.query["is_public"] == "true" { &[][..] } else { &private[..] };
-            let shown = |(id, name): &(&str, &str)| json!({"id": id, "name": name, "disk": u8::from(*name != "no-disk")});
-            let shown: Vec<Value> = public.iter().chain(private).map(shown).collect();
+            let public = ["m2", "m2.cgpu4"];
+            let all = [("f1", "m1"), ("f2", "m1.cgpu2"), ("f3", "m2"), ("f4", "m2.cgpu2")];
+            let shown = all.into_iter().chain([("f5", "m3"), ("f6", "m2.cgpu4")]);
+            let shown: Vec<Value> = shown
+                .map(|(id, name)| {
+                    let is_public = public.contains(&name);
+                    json!({"id": id, "name": name, "os-flavor-access:is_public": is_public})
+                })
+                .collect();
             (200, json!({"flavors": shown}))
         }
         _ => missing(),
