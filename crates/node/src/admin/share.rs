@@ -34,7 +34,8 @@ pub struct Share {
     /// weights, within caps; what one may not have is the others'. 0–1.
     pub entitled: f64,
     /// It had clearly less than it is entitled to, and the policy gives whoever asks what it is
-    /// entitled to: its programs slept.
+    /// entitled to: its programs slept. Who waits from the one end of the window to the other wants
+    /// all of it.
     pub asks_for_less: bool,
     /// It waits for the device or has it, and all that its caps leave it: it would have more if its
     /// own cap, or its user's, were higher.
@@ -61,13 +62,12 @@ pub fn shares(before: &Stats, after: &Stats) -> Vec<Share> {
 
 fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
     let vgpus: Vec<&VgpuReport> = after.vgpus.iter().filter(|vgpu| vgpu.device == device).collect();
-    let used: Vec<u64> = vgpus
-        .iter()
-        .map(|vgpu| {
-            let earlier = before.vgpus.iter().find(|other| other.name == vgpu.name);
-            vgpu.used_ns.saturating_sub(earlier.map_or(0, |earlier| earlier.used_ns))
-        })
-        .collect();
+    let earlier = |vgpu: &VgpuReport| before.vgpus.iter().find(|other| other.name == vgpu.name);
+    let waits = |vgpu: &VgpuReport| vgpu.state == VgpuState::Waiting;
+    let used_by = |vgpu: &&VgpuReport| {
+        vgpu.used_ns.saturating_sub(earlier(vgpu).map_or(0, |earlier| earlier.used_ns))
+    };
+    let used: Vec<u64> = vgpus.iter().map(used_by).collect();
     let is_active = |vgpu: &VgpuReport, used: u64| {
         used > 0 || matches!(vgpu.state, VgpuState::Waiting | VgpuState::Running)
     };
@@ -101,6 +101,8 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
         let measured = ratio(used, total);
         let is_full = ratio(total.saturating_add(exchanged_ns), wall_ns) > SATURATED;
         let had = if is_full { measured } else { of_device };
+        // It pays back what it had before, as after a kernel that could not be cut.
+        let waited = used == 0 && waits(vgpu) && earlier(vgpu).is_some_and(waits);
         Share {
             vgpu: vgpu.name.clone(),
             weight: vgpu.weight,
@@ -111,7 +113,7 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
             expected: of(vgpu, &expected),
             of_device,
             entitled,
-            asks_for_less: is_fair && had + TOLERANCE < entitled,
+            asks_for_less: is_fair && !waited && had + TOLERANCE < entitled,
             capped: matches!(vgpu.state, VgpuState::Waiting | VgpuState::Running)
                 && (reaches(of_device, own_cap_ppm(vgpu))
                     || reaches(of_tenant(vgpu.tenant), vgpu.tenant_cap_ppm)),
@@ -345,6 +347,16 @@ mod tests {
         let asks =
             |after| shares(&before, &after).iter().filter(|share| share.asks_for_less).count();
         assert_eq!([asks(swapping(700)), asks(swapping(0))], [0, 2]);
+        // Who waits from one end of the window to the other wants all of it.
+        let waiting = |now_ns, used_ns| Stats {
+            now_ns,
+            ..stats(vec![
+                vgpu("a", 1, 0, VgpuState::Waiting),
+                vgpu("b", 1, used_ns, VgpuState::Running),
+            ])
+        };
+        let asked = shares(&waiting(0, 0), &waiting(1000, 500));
+        assert!(!asked[0].asks_for_less, "{asked:?}");
         let mut raced = both;
         raced.devices.iter_mut().for_each(|device| device.policy = "unmanaged".to_owned());
         assert!(!shares(&before, &raced)[1].asks_for_less, "there nothing is due to anybody");
