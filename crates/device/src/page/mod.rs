@@ -106,7 +106,7 @@ impl DevicePage {
     /// The same view for a participant whose turns a gate gives out: `turn` is the number of the
     /// last one, or nothing while there is no gate. It waits for others on the page no longer than
     /// an honest predecessor can make it; `doubt` is called the first time that it went on without
-    /// the page, because somebody has written there what no honest participant does.
+    /// the page, because what is written there cannot be waited for.
     #[must_use]
     pub fn with_turns(
         self,

@@ -115,7 +115,7 @@ impl Patience {
         state.own_end_ns = end_ns;
     }
 
-    /// The page says what no honest one does.
+    /// What the page says cannot be waited for.
     fn doubt(&self, mut state: MutexGuard<'_, State>) {
         let is_first = !std::mem::replace(&mut state.doubts, true);
         drop(state);
